@@ -1,4 +1,4 @@
-"""Synchronisers that are wrong on purpose, one a class, as a user would bring them along."""
+"""Synchronisers that are wrong on purpose, one per class, as a user would supply them."""
 
 import torch.distributed as dist
 
@@ -6,7 +6,7 @@ from proof.synchronisers import Right
 
 
 class Sum(Right):
-    """Forgets to divide."""
+    """A synchroniser that forgets to divide."""
 
     def finish(self):
         for p in self.parameters:
@@ -14,7 +14,7 @@ class Sum(Right):
 
 
 class Rounded(Right):
-    """Divides by three and multiplies by three halves: right but for the last bits."""
+    """A synchroniser that divides by three and multiplies by three halves: right except for the last bits."""
 
     def finish(self):
         for p in self.parameters:
@@ -24,7 +24,7 @@ class Rounded(Right):
 
 
 class Forgetful(Right):
-    """Leaves the first parameter out."""
+    """A synchroniser that leaves the first parameter out."""
 
     def finish(self):
         for p in self.parameters[1:]:
@@ -33,21 +33,21 @@ class Forgetful(Right):
 
 
 class NoStart(Right):
-    """Every rank begins with its own weights."""
+    """A synchroniser without a broadcast: every rank begins with its own weights."""
 
     def __init__(self, module, world_size):
         self.parameters, self.world_size = [p for p in module.parameters() if p.requires_grad], world_size
 
 
 class Raising(Right):
-    """Breaks in the first step."""
+    """A synchroniser that raises in the first step."""
 
     def finish(self):
         raise ValueError("no such thing")
 
 
 class Hoarding(Right):
-    """Trains rightly, and keeps a copy of the gradients of every step."""
+    """A synchroniser that trains correctly, but keeps a copy of the gradients of every step."""
 
     def __init__(self, module, world_size):
         super().__init__(module, world_size)

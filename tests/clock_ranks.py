@@ -1,4 +1,4 @@
-"""A rank whose monotonic clock is another one: a time namespace of its own, as on another host."""
+"""A rank with another monotonic clock: it has a time namespace of its own, as on another host."""
 
 import ctypes
 import json
@@ -11,7 +11,7 @@ CLONE_NEWTIME = 0x80
 
 
 def enter(context: rank_context.RankContext, argument: bytes) -> None:
-    """Every rank but the first is `ahead_s` ahead. Before any thread exists, or the kernel refuses."""
+    """Enter the target; every rank but the first is `ahead_s` ahead. The kernel refuses once a thread exists."""
     ahead_s, target, job = json.loads(argument)
     if context.rank:
         unsupported = move_clock(ahead_s)
@@ -20,7 +20,7 @@ def enter(context: rank_context.RankContext, argument: bytes) -> None:
 
 
 def move_clock(ahead_s: int) -> str | None:
-    """Put this process's clock ahead; why it cannot be done, or None."""
+    """Put this process's clock ahead; return the reason if this is not possible, or None."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWTIME):
         return os.strerror(ctypes.get_errno())

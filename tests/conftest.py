@@ -1,9 +1,9 @@
-"""What several test files need: the command line as a user runs it, and runs made of invented numbers.
+"""Fixtures and helpers of several test files: the command line as a user runs it, and runs of invented numbers.
 
-`cli` starts a process for each command, as a user does: for tests of what a process does or leaves behind.
-`warm` runs the same commands in this process, and its ranks come from one fork server that all tests share:
-for everything else. A command then costs neither the loading of the packages (1 to 2 s) nor that of torch (3 s).
-`launcher` is for what starts ranks without a command. A test must not enter a `Launcher` of its own: a process
+`cli` starts a process per command, as a user does: for tests of a process's behaviour and of the files it leaves.
+`warm` is for all other tests: it runs the same commands in this process, with ranks from one fork server that all
+tests share. A command then loads neither the packages (1 to 2 s) nor torch (3 s).
+`launcher` is for tests that start ranks without a command. A test must not enter a `Launcher` of its own: a process
 has one fork server, and leaving the launcher ends it.
 """
 
@@ -29,7 +29,7 @@ from bench.machine import network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
 
-# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests of Ctrl-C press it.
+# Processes that a shell starts in the background ignore Ctrl-C, and their children inherit this; tests send Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example may take as long as a busy machine needs.
@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("busy")
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
-# A wide terminal: sentences that tests look for stand in one line. test_screen.py has the narrow ones.
+# A wide terminal: each sentence that tests look for is in one line. test_screen.py tests narrow terminals.
 WIDE = "1000"
 TINY = """
 backends: [gloo]
@@ -53,7 +53,7 @@ seed: 1
 
 
 class CommandLine:
-    """`run_bench.py` in a folder of its own, as a user would call it; with a launcher, in this process."""
+    """`run_bench.py` in a folder of its own, called as a user would call it; with a launcher, in this process."""
 
     def __init__(self, folder: Path, launcher: Launcher | None = None) -> None:
         self.folder, self.launcher = folder, launcher
@@ -84,15 +84,15 @@ class CommandLine:
         return folders.read(path)
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that still runs from this folder: parents, fork servers, ranks."""
-        found = []
+        """Return the processes that still run from this folder: parents, fork servers, ranks."""
+        running = []
         for process in psutil.process_iter():
             try:
                 if process.cwd() == str(self.folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):  # the last: psutil 6.0
+                    running.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):  # psutil 6.0 raises the third
                 continue
-        return found
+        return running
 
 
 def called_here(
@@ -111,7 +111,7 @@ def called_here(
 
 
 def fork_servers() -> list[psutil.Process]:
-    """The fork servers of this process: one, or none."""
+    """Return the fork servers of this process: one or none."""
     servers = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -121,16 +121,16 @@ def fork_servers() -> list[psutil.Process]:
 
 
 def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:
-    """Which ranks of the fork server that tests share do not end."""
+    """Wait for the ranks of the shared fork server to end; return the ranks that have not ended in time."""
     deadline = time.monotonic() + seconds
-    while (found := [rank for server in fork_servers() for rank in server.children()]) and time.monotonic() < deadline:
+    while (ranks := [rank for server in fork_servers() for rank in server.children()]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return ranks
 
 
 @contextlib.contextmanager
 def signals_kept():
-    """What is done about signals is the same after it as before."""
+    """Restore the signal handlers at the end of the block."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)}
     try:
         yield
@@ -141,7 +141,7 @@ def signals_kept():
 
 @contextlib.contextmanager
 def ended_after(seconds: float):
-    """TimeoutError in this thread where it takes longer, even if it waits for something."""
+    """Raise TimeoutError in this thread if the block takes longer, even while it waits."""
 
     def expired(*_):
         raise TimeoutError(f"not done after {seconds:g} s")
@@ -156,18 +156,18 @@ def ended_after(seconds: float):
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory) -> Path:
-    """What a command of the README needs, where its results do no harm."""
+    """Return a folder with the files that commands of the README need; results do no harm there."""
     place = tmp_path_factory.mktemp("readme")
     shutil.copytree(ROOT / "configs", place / "configs")
     shutil.copytree(ROOT / "docs", place / "docs")
-    # What a command finds that names no run.
+    # The run that a command finds if it names no run.
     shutil.copytree(ROOT / "docs/example/before", place / "results/20260101T000000Z-before")
     return place
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 64 KiB of its own."""
+    """Mount a separate file system of 64 KiB."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True)
@@ -179,17 +179,17 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="session")
 def launcher():
-    """One fork server for all tests that take it. The variables that it needs are put back at once."""
+    """Start one fork server for all tests that use this fixture; restore the environment variables at once."""
     from bench.packages.training.operation import RANK_MODULES
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
     with Launcher(preload=["gloo_batch", *RANK_MODULES]) as entered:
         os.environ.clear()
-        os.environ.update(before)  # a test of what a run sets must not find it set
+        os.environ.update(before)  # a test of the variables that a run sets must not find them set
         deadline = time.monotonic() + 60
         while not (servers := fork_servers()) and time.monotonic() < deadline:
-            time.sleep(0.02)  # between fork and exec it still has the name of this process
+            time.sleep(0.02)  # between fork and exec the server still has the name of this process
         (server,) = servers
         yield entered
         assert server in fork_servers(), "a test entered a Launcher of its own, and ended the fork server of all"
@@ -197,24 +197,24 @@ def launcher():
 
 @pytest.fixture
 def cli(tmp_path: Path) -> CommandLine:
-    """The command line, each command in a process of its own."""
+    """Return a command line that starts a process per command."""
     return CommandLine(tmp_path)
 
 
 @pytest.fixture
 def warm(tmp_path: Path, launcher: Launcher) -> CommandLine:
-    """The command line in this process, with torch loaded already."""
+    """Return a command line that runs in this process, with torch loaded already."""
     return CommandLine(tmp_path, launcher)
 
 
 def interface_bound_to(pid: int, descriptor: int) -> str:
-    """The interface that a child's socket is bound to; empty for all."""
+    """Return the interface that a child's socket is bound to; empty: all interfaces."""
     with network.borrowed_socket(pid, descriptor) as theirs:
         return theirs.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 64).rstrip(b"\0").decode()
 
 
 def timings(duration_ns, start_ns=None) -> Timings:
-    """Timings in four blocks, as far as there are enough."""
+    """Return timings in four blocks, or in one block if there are fewer than four iterations."""
     duration = np.asarray(duration_ns, dtype=np.int64)
     blocks = tuple(map(len, np.array_split(duration, 4))) if len(duration) >= 4 else (len(duration),)
     start = np.arange(len(duration), dtype=np.int64)[:, None] * 10**7 + np.zeros_like(duration)
@@ -229,7 +229,7 @@ def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float =
 
 
 def sentences_of_run(run, summaries):
-    """What is noticed of a run, in words."""
+    """Return the notices of a run as sentences."""
     from bench.analyze.notices import notices_of
     from bench.report.notices import sentences
 
@@ -244,7 +244,7 @@ def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults
 
 
 def quiet_copy(place: Path) -> None:
-    """Copy what belongs to a package of the checkout, with links as links."""
+    """Copy the files of the checkout that belong to the package; links stay links."""
     place.mkdir(parents=True)
     for name in ("bench", "configs", "docs"):
         left_out = shutil.ignore_patterns("__pycache__", "example", "images")

@@ -1,7 +1,7 @@
-"""Output of other tools, invented: the layouts that real files have, with numbers that follow from a formula.
+"""Invented output of other tools: the layouts of real files, with numbers from a formula.
 
-Each function gives a whole file as text. t(size) is 20 µs plus size over 10 GB/s, so that tests can compute what an
-importer must find; bandwidths are printed as the tools compute them.
+`nccl`, `nccl_json` and `osu` return a file as text. Its times are 20 µs plus size over 10 GB/s, so that tests can
+compute the numbers that an importer must find; bandwidths are printed as the tools compute them.
 """
 
 import json
@@ -15,14 +15,14 @@ def time_s(size: int, placement: str = "out") -> float:
 
 
 def rates(test: str, size: int, ranks: int, seconds: float) -> tuple[float, float]:
-    """algbw and busbw in GB/s."""
+    """Return algbw and busbw in GB/s."""
     algbw = size / seconds / 1e9
     factor = FACTORS[test]
     return algbw, algbw * (factor * (ranks - 1) / ranks if factor else 1.0)
 
 
 def nccl_time(seconds: float) -> str:
-    """As BenchTime of nccl-tests 2 prints it."""
+    """Return a time as BenchTime of nccl-tests 2 prints it."""
     us = seconds * 1e6
     return f"{us:7.0f}" if us >= 10000 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
 
@@ -68,7 +68,7 @@ def nccl_rows(
 
 
 def nccl(test: str = "all_reduce", ranks: int = 4, named: bool = True, **rows) -> str:
-    """nccl-tests 2.10 and later."""
+    """Return the output of nccl-tests 2.10 and later."""
     version = ["# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902"]
     name = [f"# Collective test starting: {test}_perf"]
     end = [f"# Collective test concluded: {test}_perf"]
@@ -83,15 +83,15 @@ def nccl(test: str = "all_reduce", ranks: int = 4, named: bool = True, **rows) -
 
 
 def nccl_json(ranks: int = 2, **changes) -> str:
-    """JSON version 4, with an environment that holds a secret."""
+    """Return JSON of nccl-tests, version 4, with an environment that holds a secret."""
 
     def halves(size: int) -> dict:
-        found = {}
+        columns = {}
         for key, place in (("out_of_place", "out"), ("in_place", "in")):
             seconds = time_s(size, place)
             algbw, busbw = rates("all_reduce", size, ranks, seconds)
-            found[key] = {"time": seconds * 1e6, "alg_bw": algbw, "bus_bw": busbw, "nwrong": 0.0}
-        return found
+            columns[key] = {"time": seconds * 1e6, "alg_bw": algbw, "bus_bw": busbw, "nwrong": 0.0}
+        return columns
 
     document = {
         "version": 4,
@@ -129,7 +129,7 @@ def nccl_json(ranks: int = 2, **changes) -> str:
 def osu(
     title: str = "MPI Allreduce", full: bool = False, version: str = "7.4", datatype: str | None = "MPI_FLOAT"
 ) -> str:
-    """A latency test of the OSU Micro-Benchmarks."""
+    """Return the output of a latency test of the OSU Micro-Benchmarks."""
     header = f"{'# Size':<10}{'Avg Latency(us)':>18}"
     if full:
         header += f"{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"

@@ -1,8 +1,8 @@
-"""Loaded by the tests' fork server before it forks ranks: gloo's loop threads run under SCHED_BATCH.
+"""Run gloo's loop threads under SCHED_BATCH: the tests' fork server loads this module before it forks ranks.
 
-On cores that are shared, gloo's loop thread preempts the thread that holds the lock it wants, and then asks in vain
-until its slice is over; under SCHED_BATCH it waits for its turn, and a small call costs a quarter. Only tests do this,
-and only where the ranks come from the fork server that tests share: what the suite itself measures is plain gloo.
+On shared cores, gloo's loop thread preempts the thread that holds the lock it wants, and then tries in vain until its
+time slice ends; under SCHED_BATCH it waits for its turn, and a small call costs a quarter. Only tests do this, and
+only for ranks of the fork server that tests share: the suite itself measures plain gloo.
 """
 
 import functools
@@ -15,12 +15,12 @@ from bench.machine import host
 
 
 def batched(make):
-    """`make`, after which the loop threads of the group that it made wait for their turn."""
+    """Wrap `make`: the loop threads of each group that it makes then wait for their turn."""
 
     @functools.wraps(make)
     def made(*arguments, **options):
         group = make(*arguments, **options)
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not where a case asks for real time
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not if a case requests real time
             host.use_batch(BACKENDS["gloo"].loop_thread, set(), 0)
         return group
 

@@ -1,10 +1,10 @@
-"""Mutated files from outside, read by the verbs that read such files: how do they end, and what do they cost?
+"""Feed mutated files to the verbs that read such files: how do the verbs end, and what do they cost?
 
     .venv/bin/python tests/mutations.py osu 500     500 inputs of the kind `osu`
 
-Input 0 of a kind is the good file; input k is the same in every run. Prints as JSON how many commands ended with which
-exit code; those that failed: ended in a traceback, took more than LONGEST_S seconds or printed a character that
-a terminal obeys; the longest seconds and the peak of memory.
+Input 0 of a kind is the good file; input k is the same in every run. The program prints JSON: the number of
+commands per exit code; the failures, which are a traceback, more than LONGEST_S seconds, a printed character that a
+terminal obeys, or a refusal of the good file; the longest time in seconds and the peak of memory.
 """
 
 # ruff: noqa: E402
@@ -35,10 +35,10 @@ from bench.cli.app import call
 from bench.model.visible import visible
 from bench.store import folders
 
-# A mutated input is small: what takes longer on a busy machine hangs.
+# A mutated input is small: a command that takes longer, even on a busy machine, hangs.
 LONGEST_S, MOST_MIB = 60, 1024
 REFUSED = 2
-# Pictures are drawn of every input whose number is a multiple of this.
+# Pictures are drawn for every input whose number is a multiple of this number.
 DRAWN = 4
 EXAMPLE = ROOT / "docs" / "example" / "before"
 REPLAY = "backends: [gloo]\nworld_sizes: [2]\nreplay: {{recording: [{}]}}\n"
@@ -56,7 +56,7 @@ PIECES = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file. content: a good one. name: as which it is written. commands: the verbs that read it."""
+    """A kind of file: the content of a good file, the name to write it under, and the commands that read it."""
 
     content: bytes
     name: str
@@ -94,7 +94,7 @@ def kinds() -> dict[str, Kind]:
     in_run = ("report", "run"), ("diagnose", "run"), ("compare", "run", "good"), ("list", "runs")
     return {
         **recordings(),
-        # The report reads again what was imported: a case that is impossible would end it.
+        # The report reads the imported run again: an impossible case would end it.
         **{
             kind: Kind(text.encode(), name, (("import", tool, name), ("report",)))
             for kind, (tool, text, name) in imported.items()
@@ -110,14 +110,14 @@ def kinds() -> dict[str, Kind]:
 
 
 def good_run(file: str) -> bytes:
-    """A file of the example run, with few samples: reports of many take long."""
+    """Return a file of the example run, with few samples: reports of many samples take long."""
     content = (EXAMPLE / file).read_bytes()
     return b"".join(content.splitlines(keepends=True)[::24]) if file == folders.SAMPLES else content
 
 
 # ── mutations ────────────────────────────────────────────────────────────────────────────────────
 def mutated(content: bytes, name: str, chance: random.Random) -> bytes:
-    """The file with a few values, words or bytes replaced, or cut off."""
+    """Return the file with a few values, words or bytes replaced, or cut off."""
     if name.endswith((".json", ".jsonl")) and chance.random() < 0.7:
         return in_values(content, chance)
     if name.endswith(".yaml") and chance.random() < 0.6:
@@ -130,7 +130,7 @@ def mutated(content: bytes, name: str, chance: random.Random) -> bytes:
 
 
 def in_values(content: bytes, chance: random.Random) -> bytes:
-    """A JSON document, or the lines of one, with values replaced, taken away or repeated."""
+    """Return a JSON document, or lines of JSON, with values replaced, deleted or repeated."""
     lines = content.splitlines() if content.count(b"\n{") else [content]
     at = chance.randrange(len(lines))
     document = json.loads(lines[at])
@@ -150,7 +150,7 @@ def in_values(content: bytes, chance: random.Random) -> bytes:
 
 
 def in_lines(content: bytes, chance: random.Random) -> bytes:
-    """A YAML file with the values of keys replaced."""
+    """Return a YAML file with the values of keys replaced."""
     lines = content.split(b"\n")
     keys = [number for number, line in enumerate(lines) if b": " in line and not line.lstrip().startswith(b"#")]
     for number in chance.sample(keys, min(len(keys), chance.randint(1, 2))):
@@ -159,7 +159,7 @@ def in_lines(content: bytes, chance: random.Random) -> bytes:
 
 
 def places(value: object):
-    """The container and key of everything in a tree."""
+    """Yield the container and the key of every value in a tree."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in list(inner):
         yield value, key
@@ -168,11 +168,11 @@ def places(value: object):
 
 # ── one kind ─────────────────────────────────────────────────────────────────────────────────────
 class HangError(BaseException):
-    """Nothing below catches it."""
+    """Raised in a command that hangs; a BaseException, so that no code of the command catches it."""
 
 
 def examine(kind: Kind, title: str, number: int) -> dict:
-    """What became of the inputs. failures: number of the input, command, and the last lines of what it said."""
+    """Return how the commands on all inputs ended. A failure is the input's number, the command and the problem."""
     codes: Counter[str] = Counter()
     failures, longest_s = [], 0.0
     signal.signal(signal.SIGALRM, hang)
@@ -183,7 +183,7 @@ def examine(kind: Kind, title: str, number: int) -> dict:
             chance = random.Random(f"{title} {place}")
             Path(kind.name).write_bytes(mutated(kind.content, kind.name, chance) if place else kind.content)
             for command in kind.commands:
-                # Drawing takes longer than all else: a few inputs show whether it stands them.
+                # Drawing takes longer than everything else: a few inputs show whether it survives them.
                 undrawn = ("--no-plots",) if command[0] == "report" and place % DRAWN else ()
                 code, problem, seconds = ended((*command, *undrawn))
                 if not place and code == REFUSED:
@@ -198,7 +198,7 @@ def examine(kind: Kind, title: str, number: int) -> dict:
 
 
 def prepare(kind: Kind) -> None:
-    """What the commands need besides the file."""
+    """Write the files that the commands need in addition to the mutated file."""
     for name in ("good", "run"):
         Path(name).mkdir()
         for file in EXAMPLE.iterdir():
@@ -207,7 +207,7 @@ def prepare(kind: Kind) -> None:
 
 
 def ended(command: tuple[str, ...]) -> tuple[int | None, str, float]:
-    """Exit code, what is wrong, and the seconds that it took."""
+    """Run a command; return its exit code, the problem (empty: none) and the seconds that it took."""
     out, began = io.StringIO(), time.monotonic()
     signal.alarm(LONGEST_S)
     try:
@@ -232,7 +232,7 @@ def hang(*_: object) -> None:
 
 # ── in a process of its own ──────────────────────────────────────────────────────────────────────
 def examined(title: str, number: int) -> dict:
-    """What became of the inputs of one kind. In a process of its own, whose memory is that of this kind alone."""
+    """Examine the inputs of one kind in a separate process, so that its peak of memory is caused by this kind only."""
     done = subprocess.run([sys.executable, __file__, title, str(number)], capture_output=True, text=True, check=False)
     if done.returncode:
         return {"codes": {}, "failures": [[-1, title, done.stderr[-2000:]]], "longest_s": 0.0, "peak_mib": 0}

@@ -1,9 +1,9 @@
-"""A GPU that does not exist: a host whose clock advances by rule, and a stream that runs behind it.
+"""A simulated GPU: a host whose clock advances by rule, and a stream that runs behind it.
 
-Every action costs the host its time and, where it enqueues, the stream its own: work begins when it is enqueued and the
-stream is free. An event is made by its first record, which takes long, as on CUDA. Other streams (`aside`) only wait
-for calls and hold events. While calls are captured, whatever
-would wait for the device, or ask whether it is done, raises, as on CUDA. `log` has all actions, in order.
+Every action costs host time, and enqueued work also costs stream time: it begins when it is enqueued and the stream is
+free. The first record of an event makes the event, which takes long, as on CUDA. Other streams (`aside`) only wait
+for calls and hold events. While calls are captured, every action that would wait for the device, or ask whether work is
+done, raises, as on CUDA. `log` has all actions, in order.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ ENQUEUE_NS, MAKE_EVENT_NS, CLOCK_NS = 5 * US, 30 * US, 20
 
 
 class SimulatedDevice:
-    """handle: where tensors really are."""
+    """A device with simulated time; tensors really are on its `handle`."""
 
     enqueues = True
 
@@ -25,10 +25,10 @@ class SimulatedDevice:
         self.free_at_ns = 0
         self.log = []
         self.capturing = None
-        # By lane, when each other stream is free; the lane of the current stream, None for the one that runs calls.
+        # When each other stream is free, by lane; the lane of the current stream (None: the stream that runs calls).
         self.lanes, self.lane = {}, None
 
-    # ── what `bench.rank.device.Device` has ──────────────────────────────────────────────────────
+    # ── the members of `bench.rank.device.Device` ────────────────────────────────────────────────
     def clock_ns(self):
         self.host_ns += CLOCK_NS
         return self.host_ns
@@ -64,9 +64,9 @@ class SimulatedDevice:
         yield
         self.lane = None
 
-    # ── what happens on it ───────────────────────────────────────────────────────────────────────
+    # ── work on the device ───────────────────────────────────────────────────────────────────────
     def enqueue(self, runs_ns, dispatch_ns=ENQUEUE_NS, not_before_ns=0):
-        """Work of this many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""
+        """Enqueue work of `runs_ns`, which takes the host `dispatch_ns`. Other ranks are there at `not_before_ns`."""
         if self.capturing is not None:
             self.capturing.append(runs_ns)
             return
@@ -74,14 +74,14 @@ class SimulatedDevice:
         self.free_at_ns = max(self.free_at_ns, self.host_ns, not_before_ns) + runs_ns
 
     def wait_until(self, instant_ns):
-        """The current stream waits, and not the host, as `wait` of a collective does."""
+        """Make the current stream wait, and not the host, as `wait` of a collective does."""
         if self.lane is None:
             self.free_at_ns = max(self.free_at_ns, instant_ns)
         else:
             self.lanes[self.lane] = max(self.lanes[self.lane], instant_ns)
 
     def call(self, runs_ns, dispatch_ns=ENQUEUE_NS, name="call"):
-        """A collective: a function that enqueues it."""
+        """Return a function that enqueues a collective."""
 
         def enqueue():
             self.log.append(name)
@@ -90,7 +90,7 @@ class SimulatedDevice:
         return enqueue
 
     def aligned_at(self, skew_ns):
-        """A call for which all ranks wait; the last of them enqueues it so much later than this one."""
+        """Return a call for which all ranks wait; the last rank enqueues it `skew_ns` later than this rank."""
 
         def align():
             self.log.append("align")
@@ -99,12 +99,12 @@ class SimulatedDevice:
         return align
 
     def waits(self, nanoseconds):
-        """The host does something else."""
+        """Let the host do something else for this long."""
         self.host_ns += nanoseconds
 
-    def _not_captured(self, what):
+    def _not_captured(self, action):
         if self.capturing is not None:
-            raise RuntimeError(f"{what} while calls are captured")
+            raise RuntimeError(f"{action} while calls are captured")
 
 
 class _Event:

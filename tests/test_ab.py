@@ -1,4 +1,4 @@
-"""Two sides in pairs of launches: cases find their partners, looks are paid for, an interrupted run goes on."""
+"""Two sides in pairs of launches: cases are matched, looks are paid for, and an interrupted run goes on."""
 
 import dataclasses
 import io
@@ -39,7 +39,7 @@ def timed(launches=None, **fields) -> TimedCase:
 
 
 def paired(log_ratios, number: int = 1, noise: float = 0.0, seed: int = 1) -> PairedCase:
-    """Pairs whose sides share what their occasion was like."""
+    """Return a case in pairs of launches; the two sides of a pair share its noise."""
     common = np.exp(noise * np.random.default_rng(seed).normal(size=len(log_ratios)))
     a = {pair: np.full(9, level) for pair, level in enumerate(common, 1)}
     b = {pair: a[pair] * np.exp(log_ratio) for pair, log_ratio in enumerate(log_ratios, 1)}
@@ -59,7 +59,7 @@ def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
 
 
 def test_a_field_differs_among_the_operations_that_have_it():
-    """Barriers have no batch: they are no reason why steps of another batch could not be partners."""
+    """Barriers have no batch, so they do not prevent a match of steps with different batches."""
     step, barrier = {"op": "training_step", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
     a, b = (
         [
@@ -79,7 +79,7 @@ def test_sizes_that_all_differ_pair_in_their_order():
     assert sizes_of(pairs.matched(a, b)[0]) == [(1024, 1280), (9000, 10000)]
 
 
-def test_what_cannot_be_paired_is_refused():
+def test_cases_that_cannot_be_paired_are_refused():
     a = [timed(backend="gloo", dtype="float32"), timed(backend="gloo", dtype="float64")]
     with pytest.raises(ConfigError, match="not clear"):
         pairs.matched(a, [timed(dtype="int8")])
@@ -89,15 +89,15 @@ def test_what_cannot_be_paired_is_refused():
 
 # ── judging ──────────────────────────────────────────────────────────────────────────────────────
 def at_the_end(case: PairedCase):
-    """The judgement at a single look, which has all of the budget."""
-    (found,) = pairs.look([case], [(len(case.pairs), 1.0)], 0.05).judgements.values()
-    return found
+    """Return the judgement at a single look, which has the whole budget."""
+    (judgement,) = pairs.look([case], [(len(case.pairs), 1.0)], 0.05).judgements.values()
+    return judgement
 
 
 def test_what_both_sides_share_cancels_out():
     dice = np.random.default_rng(2)
-    found = at_the_end(paired(np.log(1.1) + 0.01 * dice.normal(size=8), noise=1.0))
-    assert found.verdict == SLOWER and found.ratio.value == pytest.approx(1.1, rel=0.02)
+    judgement = at_the_end(paired(np.log(1.1) + 0.01 * dice.normal(size=8), noise=1.0))
+    assert judgement.verdict == SLOWER and judgement.ratio.value == pytest.approx(1.1, rel=0.02)
 
 
 @pytest.mark.slow
@@ -110,29 +110,29 @@ def test_many_looks_at_nothing_find_hardly_ever_something():
         cases = [paired(sigma * dice.normal(size=48), number) for number, sigma in enumerate((0.05, 0.1, 0.3), 1)]
         wrong += any({SLOWER, FASTER} & set(pairs.look(cases, each, 0.02).verdicts) for each in looks)
         early += any({SLOWER, FASTER} & set(pairs.look(cases, [(n, 1.0)], 0.02).verdicts) for n in counts)
-    assert wrong <= 6 < early  # 3 % are meant; all of the rate at each look gives about 15 %
+    assert wrong <= 6 < early  # 3 % are intended; the whole rate at each look gives about 15 %
 
 
 def test_a_look_at_the_same_pairs_when_the_budget_has_ended_may_spend_the_rest():
     early, late = (pairs.levels_at([(6, 0.2), (8, share)]) for share in (0.3, 1.0))
     assert early.change < late.change and early.same < late.same
-    assert late.change < pairs.ERROR_RATE and late.same < pairs.SAME_RATE  # some was spent at 6 pairs
+    assert late.change < pairs.ERROR_RATE and late.same < pairs.SAME_RATE  # a part was spent at 6 pairs
 
 
-def test_the_scatter_that_is_told_beforehand_shows_same_in_four_of_five_tries():
-    """By the levels that the looks leave; of three cases that are the same, all must be."""
+def test_the_scatter_for_same_shows_same_in_four_of_five_tries():
+    """At the levels that the looks leave, all of three unchanged cases must be called the same."""
     count, cases = 16, 3
     looks = [(n, n / count) for n in (6, 8, 12, 16)]
     scatter = pairs.scatter_for_same(count, cases, 0.05)
     rng, shown = np.random.default_rng(1), 0
     for _ in range(200):
         sides = [paired(scatter * rng.normal(size=count), number + 1) for number in range(cases)]
-        found = pairs.look(sides, looks, 0.05)
-        shown += all(judgement.verdict == SAME for judgement in found.judgements.values())
+        last_look = pairs.look(sides, looks, 0.05)
+        shown += all(judgement.verdict == SAME for judgement in last_look.judgements.values())
     assert 0.7 < shown / 200 < 0.92
 
 
-def test_the_index_is_of_pairs_that_have_all_cases_and_weighs_them_alike():
+def test_the_index_averages_all_cases_equally_and_leaves_out_pairs_that_lack_a_case():
     quiet, loud = paired([0.01, -0.01, 0.02, 0.0], 1), paired([1, -1, 0.5, -0.4], 2)
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])
     del loud.b.launches[2]
@@ -140,7 +140,7 @@ def test_the_index_is_of_pairs_that_have_all_cases_and_weighs_them_alike():
 
 
 def test_a_look_knows_no_later_pairs():
-    """A resumed run has pairs already that a look before them must not see."""
+    """A resumed run already has later pairs, which an earlier look must not use."""
     case = paired([0.0, 0.01, -0.01, 0.0, 0.02, 0.01, 0.5, 0.5])
     sides = (timed({n: side[n] for n in range(1, 7)}) for side in case.launches)
     first, again = (pairs.look([each], [(6, 0.5)], 0.05) for each in (case, PairedCase(*sides)))
@@ -152,8 +152,8 @@ ENDED = Ending(EndReason.BUDGET, 6)
 
 
 def look_of(*cases: str, whole: str | None = None):
-    of_cases = {str(number): judged(verdict) for number, verdict in enumerate(cases)}
-    return pairs.Look(of_cases, judged(whole) if whole else None, {}, None, Levels())
+    judgements = {str(number): judged(verdict) for number, verdict in enumerate(cases)}
+    return pairs.Look(judgements, judged(whole) if whole else None, {}, None, Levels())
 
 
 def judged(verdict):
@@ -161,7 +161,7 @@ def judged(verdict):
 
 
 @pytest.mark.parametrize(
-    ("found", "made", "why"),
+    ("look", "made", "reason"),
     [
         (look_of(INCONCLUSIVE, SAME), 8, None),
         (look_of(INCONCLUSIVE, SLOWER), 8, EndReason.DECIDED),
@@ -173,8 +173,8 @@ def judged(verdict):
         (look_of(INCONCLUSIVE), pairs.LOOKS[-1], EndReason.MOST_PAIRS),
     ],
 )
-def test_it_ends_when_there_is_an_answer(found, made, why):
-    assert pairs.why_end(found, made) == (None if why is None else Ending(why, made))
+def test_it_ends_when_there_is_an_answer(look, made, reason):
+    assert pairs.why_end(look, made) == (None if reason is None else Ending(reason, made))
 
 
 def test_it_can_go_on_until_each_case_is_decided():
@@ -184,7 +184,7 @@ def test_it_can_go_on_until_each_case_is_decided():
 
 
 class FakePairs:
-    """Two sides of which a pair takes 10 s by a clock that stands still otherwise; all that they measure is `case`."""
+    """Two sides that measure one case; a pair takes 10 s by a clock that does not advance otherwise."""
 
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
@@ -211,7 +211,7 @@ class FakePairs:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a manifest."""
+    """Return the folder of a run of two sides, with a manifest."""
     run = invented_run([samples(CASE, 1, [[1] * 2] * 4)])
     return folders.create_sides(tmp_path, (run.plan, run.plan), (b"", b""), {})
 
@@ -227,30 +227,30 @@ def test_looks_are_kept_and_the_end_of_the_budget_is_the_last_one(monkeypatch, f
 
 
 def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
-    """It looks at nothing again: a second look at the same pairs would be a second chance."""
+    """No look is repeated: a second look at the same pairs would be a second chance."""
     fake = FakePairs(monkeypatch, folder, OPEN, complete=9)
     fake.state.looks = [(6, 0.4138), (8, 0.5517)]
     fake.until_decided(145.0, earlier_s=90.0)
     assert fake.state.looks == [(6, 0.4138), (8, 0.5517), (12, 0.8276), (14, 1.0)]
 
 
-def test_pairs_that_lack_nothing_cost_no_budget(monkeypatch):
-    """A pair before them was lost, and was measured again with the last of the budget."""
+def test_complete_pairs_cost_no_budget(monkeypatch):
+    """A lost pair is measured again with the last of the budget; the complete pairs after it still count."""
     now_s = [0.0]
     monkeypatch.setattr(rounds.time, "monotonic", lambda: now_s[0])
-    made, seen = RoundsInTurns(None, None, 58.0, {}, None), []
+    made, numbers = RoundsInTurns(None, None, 58.0, {}, None), []
     for number in made.within(60.0, 9, {1, 2, 4, 5}.__contains__):
-        seen.append(number)
+        numbers.append(number)
         if number == 3:
             now_s[0] += 3.0
-    assert seen == [1, 2, 3, 4, 5]
+    assert numbers == [1, 2, 3, 4, 5]
 
 
 def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     dice = np.random.default_rng(4)
     changed = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
     assert changed.until_decided(1000.0) == Ending(EndReason.DECIDED, 6)
-    assert (changed.made, changed.state.looks) == (12, [(6, 0.06)])  # as many fresh pairs follow, without a look
+    assert (changed.made, changed.state.looks) == (12, [(6, 0.06)])  # 6 fresh pairs follow, without a look
     short = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
     assert (
         short.until_decided(85.0) == Ending(EndReason.DECIDED, 6) and short.made == 8
@@ -266,18 +266,18 @@ def test_a_decided_run_that_is_resumed_measures_its_fresh_pairs_and_looks_no_mor
     assert (fake.made, fake.state.looks) == (12, [(6, 0.1)])
 
 
-def test_fresh_pairs_show_what_the_pairs_that_decided_exaggerate():
-    """Truth +5 %, pairs scatter by 6.6 %: a look decides when it looks large."""
+def test_fresh_pairs_do_not_exaggerate_as_the_deciding_pairs_do():
+    """The true change is +5 % and pairs scatter by 6.6 %: a look decides when the change appears large."""
     rng, ended, fresh = np.random.default_rng(8), [], []
     for _ in range(150):
         ratios = np.log1p(0.05) + 0.066 * rng.normal(size=96)
         looks = ()
         for count in (6, 8, 12, 16, 24, 32, 48):
             looks = (*looks, (count, count / 48))
-            found = pairs.look([paired(ratios[:count])], looks, 0.05)
-            (judged,) = found.judgements.values()
-            if judged.verdict == SLOWER:
-                ended.append(judged.ratio.value - 1)
+            look = pairs.look([paired(ratios[:count])], looks, 0.05)
+            (judgement,) = look.judgements.values()
+            if judgement.verdict == SLOWER:
+                ended.append(judgement.ratio.value - 1)
                 number, interval = pairs.after_verdict([paired(ratios[: 2 * count])], count)
                 assert number == count
                 fresh.append(interval.value - 1)
@@ -310,20 +310,20 @@ def test_a_wrong_result_in_one_launch_of_b_fails_and_no_pair_decides_nothing():
     result = pairs.compare_sides(side(False), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)])
     assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "not the sum"),) and result.failed and result.changes
     assert not pairs.compare_sides(side(True), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)]).broken
-    one = invented_run([samples(CASE, 1, [[10**6] * 2] * 9)])
-    nothing = pairs.compare_sides(one, one, ("A", "B"), 0.05, ENDED, [])
+    single = invented_run([samples(CASE, 1, [[10**6] * 2] * 9)])
+    nothing = pairs.compare_sides(single, single, ("A", "B"), 0.05, ENDED, [])
     assert dataclasses.replace(nothing, undecided_exits=False).undecided
 
 
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
 def kept(place, log_ratios, undecided="3") -> str:
-    """A run of two sides that has ended, as a results folder; returns its name."""
+    """Write the results folder of a run of two sides that has ended; return its name."""
     dice = np.random.default_rng(5)
     a_ns = 1e6 * np.exp(0.1 * dice.normal(size=len(log_ratios)))
-    of_sides = {"a": a_ns, "b": a_ns * np.exp(log_ratios)}
+    times_by_side = {"a": a_ns, "b": a_ns * np.exp(log_ratios)}
     measured = {
         side: [samples(CASE, n, [[round(time_ns)] * 2] * 9) for n, time_ns in enumerate(times_ns, 1)]
-        for side, times_ns in of_sides.items()
+        for side, times_ns in times_by_side.items()
     }
     plan = invented_run(measured["a"], launches=len(log_ratios)).plan
     looks = [(len(log_ratios), 1.0)]
@@ -333,8 +333,8 @@ def kept(place, log_ratios, undecided="3") -> str:
     path = folders.create_sides(place / "results", (plan, plan), (b"backends: [gloo]\n",) * 2, facts)
     with folders.Journal(path) as journal:
         for letter in "ab":
-            for one in measured[letter]:
-                journal.append(folders.with_side(encoding.samples_to_line(one), letter))
+            for launch_samples in measured[letter]:
+                journal.append(folders.with_side(encoding.samples_to_line(launch_samples), letter))
     return path.name
 
 
@@ -358,22 +358,22 @@ def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, undec
     assert quiet.returncode == code and quiet.stdout in done.stdout and quiet.stdout.startswith(verdict)
 
 
-# What a real `ab` may end with.
+# The exit code of a real `ab`, by its verdict.
 CODES = {SLOWER: 1, FASTER: 0, SAME: 0, INCONCLUSIVE: 3}
 
 
 def verdict_of(done) -> str:
-    """The word that the last paragraph but for files begins with."""
+    """Return the last verdict that begins a line of the output."""
     return re.findall(r"^(SLOWER|FASTER|SAME|INCONCLUSIVE)\b", done.stdout, re.MULTILINE)[-1]
 
 
 def assert_ended(done) -> None:
-    """With a verdict, and the exit code that belongs to it."""
+    """Check that a command printed a verdict and ended with its exit code."""
     assert done.returncode == CODES.get(verdict_of(done)), done.stdout + done.stderr
 
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
-def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
+def test_two_sizes_are_distinguished_and_the_sides_are_runs(warm):
     done = warm("ab", warm.config(), "--b", "sizes=[256KiB, 4MiB]", "--budget", "250s", timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert verdict_of(done) == SLOWER and "64 KiB → 4 MiB" in done.stdout
@@ -398,9 +398,9 @@ def test_a_budget_ends_it_and_resume_adds_nothing(warm):
     assert_ended(done)
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()
-    asked = folders.read_manifest(path)["ab"]
-    assert asked["ended"]
-    if looks := asked["looks"]:
+    recorded = folders.read_manifest(path)["ab"]
+    assert recorded["ended"]
+    if looks := recorded["looks"]:
         assert looks[0][0] == pairs.FEWEST_PAIRS and f"{looks[-1][0]} pairs" in (path / "report.md").read_text()
     else:  # a busy machine: a line for each of two cases on two sides
         assert "fewer than 6 pairs" in done.stdout or "no pair of launches was completed" in done.stdout
@@ -448,7 +448,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
 
 
 @pytest.mark.slow
-def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm, monkeypatch):
+def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_the_reason_is_reported(warm, monkeypatch):
     monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.LOAD))
     done = warm("ab", warm.config(), "--aa", "--budget", "6s", "--no-plots")
     assert_ended(done)
@@ -476,7 +476,7 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm
         (["--b", "sizes=[1KiB]"], "not clear"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_before_anything_is_measured(warm, options, words):
+def test_nonsense_is_refused_in_one_line_before_anything_is_measured(warm, options, words):
     done = warm("ab", warm.config(), "--aa", *options)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert words in done.stderr and not warm.runs()
@@ -495,7 +495,7 @@ def test_training_has_sides_too(warm, monkeypatch):
 
 
 def test_two_equal_sides_are_asked_about(warm):
-    """Five minutes on A against A are not what somebody wants who forgot side B."""
+    """A user who forgot side B does not want five minutes of A against A."""
     done = warm("ab", warm.config())
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--aa" in done.stderr, done.stderr
     assert not (warm.folder / "results").exists()

@@ -1,4 +1,4 @@
-"""`advise` answers for stated and measured links, and in one line what it lacks; its code makes torch do the plan."""
+"""`advise` answers for stated and measured links, names missing input in one line, and makes torch follow the plan."""
 
 import re
 import subprocess
@@ -43,46 +43,46 @@ def summary(
     return Summary(Case(op, "gloo", ranks, dtype, size, **more), 1, 10, intervals.without_interval(time_s))
 
 
-def times(known: link_model.LinkModel, *sizes: float) -> list[float]:
-    return known.cost(np.array(sizes)).tolist()
+def times(link: link_model.LinkModel, *sizes: float) -> list[float]:
+    return link.cost(np.array(sizes)).tolist()
 
 
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
 def test_a_stated_link():
-    known = link_model.stated(" 2ms + 8 Gbit/s ")
-    assert known.cost == AllReduceCost.of_link(2e-3, 1e9) and known.cpu is None
+    link = link_model.stated(" 2ms + 8 Gbit/s ")
+    assert link.cost == AllReduceCost.of_link(2e-3, 1e9) and link.cpu is None
 
 
 @pytest.mark.parametrize("text", ["2ms", "2ms+1GB", "1GB/s+2ms", "2ms+0GB/s", "+"])
-def test_a_link_that_is_none(text):
+def test_text_that_is_not_a_link_is_refused(text):
     with pytest.raises(ConfigError, match=re.escape(f"--link {text}: ")):
         link_model.stated(text)
 
 
 def test_a_measured_link_is_its_all_reduces():
-    found = [summary(1000, 1e-3), summary(3000, 2e-3), summary(1000, 9.0, op="broadcast"), summary(3000, 9.0, ranks=4)]
-    known = link_model.measured(found, "run", "float32", world_size=2)
-    assert times(known, 1000, 2000, 3000) == pytest.approx([1e-3, 1.5e-3, 2e-3])
-    assert known.largest == 3000 and known.cpu is True and known.notes == (link_model.ISOLATED,)
+    rows = [summary(1000, 1e-3), summary(3000, 2e-3), summary(1000, 9.0, op="broadcast"), summary(3000, 9.0, ranks=4)]
+    link = link_model.measured(rows, "run", "float32", world_size=2)
+    assert times(link, 1000, 2000, 3000) == pytest.approx([1e-3, 1.5e-3, 2e-3])
+    assert link.largest == 3000 and link.cpu is True and link.notes == (link_model.ISOLATED,)
     with pytest.raises(ConfigError, match="--world-size 2 or 4"):
-        link_model.measured(found, "run", "float32")
+        link_model.measured(rows, "run", "float32")
     with pytest.raises(ConfigError, match="one size"):
-        link_model.measured(found, "run", "float32", world_size=4)
+        link_model.measured(rows, "run", "float32", world_size=4)
     with pytest.raises(ConfigError, match="--world-size 2 or 4"):
-        link_model.measured(found, "run", "float32", world_size=8)
+        link_model.measured(rows, "run", "float32", world_size=8)
     with pytest.raises(ConfigError, match="on gloo and mpi"):
-        mpi = replace(found[0], case=replace(found[0].case, backend="mpi"))
-        link_model.measured([*found, mpi], "run", "float32")
+        mpi = replace(rows[0], case=replace(rows[0].case, backend="mpi"))
+        link_model.measured([*rows, mpi], "run", "float32")
     with pytest.raises(ConfigError, match="no all_reduce"):
-        link_model.measured(found[2:3], "run", "float32")
+        link_model.measured(rows[2:3], "run", "float32")
 
 
-def test_of_variants_a_pipelined_one_and_another_dtype_only_if_need_be():
+def test_pipelined_calls_are_preferred_and_another_dtype_is_the_last_resort():
     usual = [summary(1000, 1e-3), summary(3000, 2e-3)]
     pipelined = [summary(size, 5.0, metric="pipelined", depth=20) for size in (1000, 3000)]
     half = [summary(size, 7.0, dtype="float16") for size in (1000, 3000)]
-    known = link_model.measured([*half, *usual, *pipelined], "run", "float32")
-    assert times(known, 1000) == pytest.approx([5.0]) and not known.notes
+    link = link_model.measured([*half, *usual, *pipelined], "run", "float32")
+    assert times(link, 1000) == pytest.approx([5.0]) and not link.notes
     alone = link_model.measured([*half, *usual], "run", "float16")
     assert times(alone, 1000) == pytest.approx([7.0]) and alone.notes == (link_model.ISOLATED,)
     other = link_model.measured([*pipelined], "run", "bfloat16")
@@ -96,7 +96,7 @@ TINY = ("--model", "tiny", "--backward", "60ms")
 
 
 def cells(text: str, start: str) -> list[str]:
-    """The cells of the first row of a table that begins with `start`."""
+    """Return the cells of the first row of a table that begins with `start`."""
     return next(re.split(r" {2,}", line.strip()) for line in text.splitlines() if line.startswith(start))
 
 
@@ -106,7 +106,7 @@ def test_the_answer_has_the_advisors_numbers(warm):
     # The default's second bucket has 25.2 MB; the embedding alone takes 2 + 1.0 ms.
     assert cells(done.stdout, "torch's default")[3] == "27.2 ms"
     best = float(cells(done.stdout, "best cap")[3].split()[0])
-    bound = float(cells(done.stdout, "lower bound")[1].split()[0])  # it has no buckets
+    bound = float(cells(done.stdout, "lower bound")[1].split()[0])  # the bound has no buckets
     assert best >= bound > 3.0
     assert "backward 60.0 ms" in done.stdout and "lower bounds" in done.stdout
     slower, faster = cells(done.stdout, "torch's default")[5:]
@@ -117,7 +117,7 @@ def test_where_nothing_is_worth_typing_nothing_is_there_to_type(warm):
     done = warm("advise", *TINY, "--link", "1us+1000GB/s")
     assert "Leave torch's default" in done.stdout and "Not communication-bound" in done.stdout
     assert "`" not in done.stdout and "import" not in done.stdout and "bucket_cap" not in done.stdout
-    # Times that nobody would see in a step are no times.
+    # Times that are negligible in a step are not shown.
     assert " ns" not in done.stdout and "e-0" not in done.stdout
     slow = warm("advise", *TINY, "--link", "2ms+0.1GB/s")
     assert "Communication-bound: the bytes alone take" in slow.stdout
@@ -133,8 +133,10 @@ def test_a_bus_bandwidth_is_that_of_nccl_tests(warm):
     )
     assert "bytes of the buffer over time" in bytes_.stdout
     assert "35.0 GB/s of bus bandwidth, which is 20.0 GB/s of the buffer at 8 ranks" in bus.stdout
-    assert "holds for 8 ranks" in bus.stdout
-    tables = [done.stdout.partition("Buckets: what they leave")[2].partition("Slower and")[0] for done in (bytes_, bus)]
+    assert "is valid for 8 ranks" in bus.stdout
+    tables = [
+        done.stdout.partition("Buckets: the communication left")[2].partition("Slower and")[0] for done in (bytes_, bus)
+    ]
     assert tables[0] == tables[1] != ""
 
 
@@ -165,28 +167,28 @@ def test_a_list_of_gradients_is_a_model(warm):
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments", "said"),
+    ("text", "arguments", "message"),
     [
         ("size\n3\n", (), "the first line must be name,elements"),
         ("", (), "it is empty"),
         ("name,elements\n", (), "no gradient is listed"),
-        ("name,elements\na,1\nb,x\n", (), "sizes.csv:3: elements: x is no number"),
-        ("name,elements\na,1.5\n", (), "sizes.csv:2: elements: 1.5 is no whole number"),
-        ("name,elements\na,1\n", (), "say how long backward takes"),
+        ("name,elements\na,1\nb,x\n", (), "sizes.csv:3: elements: x is not a number"),
+        ("name,elements\na,1.5\n", (), "sizes.csv:2: elements: 1.5 is not a whole number of at least 1"),
+        ("name,elements\na,1\n", (), "give the time of backward"),
         ("name,elements,ready_ms\na,1,3\n", ("--backward", "3ms"), "leave out --backward"),
         ("name,elements,ready_ms\na,1,-3\n", (), "must not be negative"),
         (None, (), "No such file"),
     ],
 )
-def test_a_list_that_is_none_is_one_line(warm, text, arguments, said):
+def test_a_broken_list_is_refused_in_one_line(warm, text, arguments, message):
     if text is not None:
         (warm.folder / "sizes.csv").write_text(text)
     done = warm("advise", "--gradients", "sizes.csv", *LINK, *arguments)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_time_without_a_unit_is_asked_for_one(warm):
-    """60 was taken as 60 s, and the answer was to leave everything as it is."""
+    """60 was once taken as 60 s, and the answer was to change nothing."""
     done = warm("advise", "--model", "tiny", "--backward", "60", *LINK)
     assert done.returncode == 2 and "60 has no unit; write 60ms, or 60s" in done.stderr
 
@@ -209,7 +211,7 @@ FLAT = Strategy("flat")
 
 
 def run_on(scenario, *more: Samples, extra_s=0.0) -> Run:
-    """A run of three launches whose first one recorded a step of each strategy; and these samples."""
+    """Return a run of three launches, of which the first recorded a step per strategy, with these samples added."""
     run = training_fixtures.run_of(
         {FLAT: extra_s}, 3, 4, 0.0, scenario=scenario, strategies=(Strategy(REFERENCE), FLAT),
     )  # fmt: skip
@@ -221,7 +223,7 @@ def run_on(scenario, *more: Samples, extra_s=0.0) -> Run:
 
 
 def all_reduce(size: int, time_s: float, ranks: int = 2, call: str = "async", **more) -> Samples:
-    """Three blocks of ten calls each."""
+    """Return the samples of an all-reduce in three blocks of ten calls each."""
     ns = np.full((3, ranks), int(10 * time_s * 1e9), dtype=np.int64)
     case = Case("all_reduce", "gloo", ranks, "float32", size, metric="pipelined", depth=10, call=call)
     return Samples(case, 1, 0.0, timed=Timings(np.zeros_like(ns), ns, calls=10), **more)
@@ -251,7 +253,7 @@ def test_ready_times_are_as_recorded_and_backward_is_as_long_as_timed():
     shape = runs.shape_of(run, training_fixtures.SCENARIO)
     recorded = training_fixtures.ready_times()
     begin, end = training_fixtures.FORWARD, max(recorded)
-    # The median of four rounds, of which each adds a twentieth.
+    # The median of four rounds, each of which adds a twentieth.
     length = training_fixtures.COMPUTE_S * (1 + 0.2 * 2.5 / 4)
     assert shape.ready_s == pytest.approx([length * (ready - begin) / (end - begin) for ready in recorded], rel=1e-6)
     bare = replace(run, samples=[replace(samples, detail=None) for samples in run.samples])
@@ -282,11 +284,11 @@ LINK = ("--link", "2ms+1GB/s")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (LINK, "name a model"),
-        (TINY, "say what the link is"),
-        (("--model", "tiny", *LINK), "say how long backward takes"),
+        (TINY, "describe the link"),
+        (("--model", "tiny", *LINK), "give the time of backward"),
         ((*TINY, "--from", "x", *LINK), "name a model"),
         ((*TINY, "--gradients", "x.csv", *LINK), "name a model"),
         ((*TINY, *LINK, "--busbw", "50us+35GB/s"), "give the link once"),
@@ -305,14 +307,14 @@ LINK = ("--link", "2ms+1GB/s")
         (("--from", "x", "--backward", "60ms", *LINK), "--backward is for --model"),
     ],
 )
-def test_mistakes_are_one_line(warm, arguments, said):
+def test_mistakes_are_one_line(warm, arguments, message):
     done = warm("advise", *arguments)
     assert done.returncode == 2 and not done.stdout
-    assert said in done.stderr and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert message in done.stderr and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
-# A model of 12 layers and a head, what a user has beside it, and then the code.
+# A model of 12 layers and a head, and the rest of a user's program; the code follows.
 HEAD = """
 import sys
 import torch, torch.distributed as dist
@@ -343,7 +345,7 @@ def gradients(model):
 batches = [torch.full((2, 64), (1.0 + rank) * (number + 1) / 4) for number in range(4)]
 everyones = [torch.full((2, 64), (1.0 + other) * (number + 1) / 4) for other in range(2) for number in range(4)]
 """
-# One gradient of the mean loss of all batches of both ranks, by one process, against what the code leaves.
+# Compares the gradients that the code leaves with one process's gradients of the mean loss of both ranks' batches.
 CHECK = """
 torch.manual_seed(1)
 alone = Model()
@@ -363,18 +365,18 @@ def test_a_cap_that_saves_as_assumed_and_loses_on_a_slower_link_is_offered_with_
 
 
 def explained_of(advised: bool, cpu: bool | None = None) -> ExplainedAdvice:
-    """Of the model in HEAD, with every way worth typing."""
+    """Return the advice for the model in HEAD, with every way worth typing."""
     widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
     elements = [size for a, b in pairwise(widths) for size in (a * b, b)] + [640, 10]
     ready = [1e-4 * (len(elements) - number) for number in range(len(elements))]
     ready_times = ReadyTimes.of([4 * size for size in elements], ready)
-    found = replace(advisor.advise(ready_times, COST), advised=advised)
-    explained = advisor.explain(found, ready_times, LinkModel(COST, "a link", "link", cpu), 4, "a model")
+    result = replace(advisor.advise(ready_times, COST), advised=advised)
+    explained = advisor.explain(result, ready_times, LinkModel(COST, "a link", "link", cpu), 4, "a model")
     return saving(explained, 2 * WORTH)
 
 
 def saving(explained: ExplainedAdvice, share: float) -> ExplainedAdvice:
-    """The same, with ways that save this share of a step."""
+    """Return the same advice with ways that save this share of a step."""
     return replace(explained, ways=tuple(replace(way, saved=share) for way in explained.ways))
 
 
@@ -383,7 +385,7 @@ def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[st
 
 
 def on_two_ranks(folder: Path, script: str) -> list[str]:
-    """What two ranks of gloo print that run this script; each fails the test if it fails."""
+    """Run this script on two ranks of gloo and return their output; a rank that fails also fails the test."""
     command = [sys.executable, "-c", script]
     ranks = [
         subprocess.Popen([*command, str(rank), str(folder / "store")], stdout=-1, stderr=-1, text=True)
@@ -407,7 +409,7 @@ def on_two_ranks(folder: Path, script: str) -> list[str]:
     [(True, True), (True, None), (False, True), (False, None)],
 )
 def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised, cpu):
-    """As it is printed: buckets, a hook, no_sync, and the assertion that torch made these buckets.
+    """The code runs as printed: buckets, a hook, no_sync, and the assertion that torch made these buckets.
 
     torch refuses the hook for bfloat16 without NCCL by the hook's name, so the test renames it: gloo sends bfloat16.
     """
@@ -437,10 +439,10 @@ def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():
     ready_times = ReadyTimes.of([MIB * (1 + number % 3) for number in range(40)], [float(40 - n) for n in range(40)])
     cost = AllReduceCost.of_link(0, 1e6)
     link = LinkModel(cost, "a link", "link", largest=MIB // 2)
-    found = replace(advisor.advise(ready_times, cost), advised=True)
-    assert len(found.cap.buckets) > advice.MOST_BUCKETS
-    text = written(advice.document(advisor.explain(found, ready_times, link, 4, "a model")))
-    assert f"planned = {len(found.cap.buckets)}\n" in text and "if len(made) != planned:" in text
+    result = replace(advisor.advise(ready_times, cost), advised=True)
+    assert len(result.cap.buckets) > advice.MOST_BUCKETS
+    text = written(advice.document(advisor.explain(result, ready_times, link, 4, "a model")))
+    assert f"planned = {len(result.cap.buckets)}\n" in text and "if len(made) != planned:" in text
     assert "A bucket has more bytes than the largest size measured" in text
 
 
@@ -468,8 +470,8 @@ def test_when_a_prediction_holds(predicted_s, tail_s, holds):
     assert Verified("plan", predicted_s, tail_s).holds is holds
 
 
-def test_predictions_stand_beside_the_right_measurements():
-    """A backward that took longer while it sent leaves the link more time; of a shape nothing is computed."""
+def test_predictions_are_compared_with_the_right_measurements():
+    """A backward that took longer while it sent leaves the link more time; a scenario of a shape computes nothing."""
     shape, cost = shape_of("nano", 0.01, "float32"), AllReduceCost.of_link(1e-3, 1e8)
     profile = ReadyTimes.of_shape(shape)
     plans = runs.candidates(profile, advisor.advise(profile, cost), of_shape=False)

@@ -1,4 +1,4 @@
-"""The advised cap is the best on the whole, is worth typing, and stays good on a slower or faster link."""
+"""The advised cap is the best over all links, is worth typing, and stays good on a slower or faster link."""
 
 import pytest
 from hypothesis import given
@@ -20,23 +20,23 @@ def tiny() -> ReadyTimes:
 # ── buckets ──────────────────────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(profiles(most=12), curves())
-def test_no_cap_leaves_less_on_the_whole_and_none_beats_the_bound(ready_times, cost):
-    found = advisor.advise(ready_times, cost, 0.3)
+def test_no_cap_leaves_less_over_all_links_and_none_beats_the_bound(ready_times, cost):
+    advice = advisor.advise(ready_times, cost, 0.3)
     links = (cost, cost.off_by(1.3, 0.7), cost.off_by(0.7, 1.3))
     left = {
         cap: [tail_s(ready_times, buckets.uniform(ready_times, cap), link) for link in links]
         for cap in buckets.useful_caps(ready_times, 10**4)
     }
-    assert list(found.cap.tails_s) == left[found.cap_bytes]
-    assert sum(found.cap.tails_s) <= min(map(sum, left.values())) + NANOSECOND
-    assert dict(found.caps) == {cap: tails[0] for cap, tails in left.items()}
-    assert found.bound_s <= min(found.cap.tail_s, found.default.tail_s) + NANOSECOND
-    assert sum(found.cap.buckets) == sum(found.default.buckets) == ready_times.total
+    assert list(advice.cap.tails_s) == left[advice.cap_bytes]
+    assert sum(advice.cap.tails_s) <= min(map(sum, left.values())) + NANOSECOND
+    assert dict(advice.caps) == {cap: tails[0] for cap, tails in left.items()}
+    assert advice.bound_s <= min(advice.cap.tail_s, advice.default.tail_s) + NANOSECOND
+    assert sum(advice.cap.buckets) == sum(advice.default.buckets) == ready_times.total
 
 
 @PATIENT
 @given(profiles(most=12), curves())
-def test_what_is_advised_saves_a_share_of_the_step_and_loses_at_no_end(ready_times, cost):
+def test_advice_saves_a_share_of_the_step_and_loses_on_no_link(ready_times, cost):
     advice = advisor.advise(ready_times, cost)
     saved_s = advice.default.tail_s - advice.cap.tail_s
     worth = saved_s >= WORTH * (advisor.computing_s(ready_times) + advice.default.tail_s)
@@ -45,7 +45,7 @@ def test_what_is_advised_saves_a_share_of_the_step_and_loses_at_no_end(ready_tim
 
 
 def test_a_cap_that_loses_on_a_slower_link_is_not_advised():
-    """small-2025 on 100 µs + 3 GB/s: a cap saves 2 % of a step as assumed, and costs 4 ms where the link is slower."""
+    """On 100 µs + 3 GB/s, a cap saves 2 % of a step of small-2025 as assumed, but costs 4 ms if the link is slower."""
     ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["small-2025"], 0.2))
     advice = advisor.advise(ready_times, AllReduceCost.of_link(1e-4, 3e9))
     assert not advice.advised and advice.default.tail_s - advice.cap.tail_s > 6e-3
@@ -59,13 +59,13 @@ def test_what_saves_little_everywhere_is_not_advised():
 
 
 def test_half_a_percent_of_the_step_is_not_worth_typing():
-    """xl-2026 on 50 µs + 20 GB/s: a cap saves 4.8 ms of a step of 997."""
+    """On 50 µs + 20 GB/s, a cap saves 4.8 ms of a step of xl-2026, which takes 997 ms."""
     ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["xl-2026"], 0.6))
     advice = advisor.advise(ready_times, AllReduceCost.of_link(50e-6, 2e10))
     assert not advice.advised and advice.cap.tail_s < advice.default.tail_s
 
 
-# ── what else there is code for ──────────────────────────────────────────────────────────────────
+# ── other ways that code exists for ──────────────────────────────────────────────────────────────
 def test_a_hook_halves_the_bytes_of_the_buckets_that_there_are():
     ready_times = ReadyTimes.of([4 * MIB] * 8, [0.01 * (8 - number) for number in range(8)])
     plan, cost = (2, 8), AllReduceCost.of_link(1e-3, 4e8)
@@ -75,8 +75,8 @@ def test_a_hook_halves_the_bytes_of_the_buckets_that_there_are():
 
 def test_half_gradients_have_no_hook():
     ready_times = ReadyTimes.of([MIB, MIB], [0.020, 0.010])
-    found = advisor.ways(ready_times, (2,), AllReduceCost.of_link(0, 1e9), 2)
-    assert [way.name for way in found] == ["no_sync"]
+    ways = advisor.ways(ready_times, (2,), AllReduceCost.of_link(0, 1e9), 2)
+    assert [way.name for way in ways] == ["no_sync"]
 
 
 @PATIENT

@@ -1,4 +1,4 @@
-"""What rank 0 and its agents make of strangers, of each other's nonsense, and of orders that must not be obeyed."""
+"""Rank 0 and its agents withstand strangers and each other's nonsense, and refuse orders that must not be obeyed."""
 
 import contextlib
 import json
@@ -29,13 +29,13 @@ FUZZED = 200
 
 @pytest.fixture
 def agents():
-    with channel.listen("127.0.0.1", [0]) as listener, Agents(listener, KEY, 2) as found:
-        found.address = listener.getsockname()
-        yield found
+    with channel.listen("127.0.0.1", [0]) as listener, Agents(listener, KEY, 2) as server:
+        server.address = listener.getsockname()
+        yield server
 
 
 def honest(agents, rank=1):
-    """The connection of an agent that says who it is."""
+    """Return the connection of an agent that identifies itself."""
     line = channel.connect(*agents.address, KEY, 5)
     messages.send(line, {"kind": "handshake", "rank": rank, "hostname": "b"})
     return line
@@ -62,7 +62,7 @@ def test_bytes_of_strangers_do_not_stop_an_honest_agent(agents):
 
 @pytest.fixture
 def crowd(agents):
-    """Callers that have come and say nothing; the sockets are closed at the end."""
+    """Return a function that adds callers that send nothing; the sockets are closed at the end."""
     with contextlib.ExitStack() as sockets:
 
         def come(count):
@@ -72,7 +72,7 @@ def crowd(agents):
 
 
 def test_hundreds_of_callers_that_say_nothing_keep_nobody_out(agents, crowd, monkeypatch):
-    """At most this many have a thread, and none waits for them to run into the time limit."""
+    """The number of callers with a thread is limited, and no agent waits until callers reach the time limit."""
     monkeypatch.setattr(coordinator, "CROWDED_S", 0.1)
     most, add = [0], agents._make_room
 
@@ -88,7 +88,7 @@ def test_hundreds_of_callers_that_say_nothing_keep_nobody_out(agents, crowd, mon
 
 
 def test_a_thread_that_cannot_be_started_does_not_end_accepting(agents, monkeypatch):
-    """As at the limit of processes: threads that greet fail three times, and the agent comes again."""
+    """As at the limit of processes, three threads that greet cannot be started, and the agent comes again."""
     start, failures = threading.Thread.start, iter(range(3))
 
     def failing(thread):
@@ -125,7 +125,7 @@ def test_an_agent_whose_rank_is_turned_away_at_the_door_comes_again(monkeypatch)
 
 
 def odd_messages():
-    """Objects that no version of CollBench has ever sent, of those who know the key."""
+    """Yield messages that no version of CollBench has ever sent, from senders that know the key."""
     dice = random.Random(4)
     values = [None, -1, 2**70, "x", [], {}, [[]], {"a": 1}, 1.5, True]
     kinds = ["handshake", "rank_line", "progress", "inspected", "ended", "failed", "start", None, [], {}, 7]
@@ -134,13 +134,13 @@ def odd_messages():
         yield {"kind": dice.choice(kinds), **{name: dice.choice(values) for name in names}}
 
 
-def test_nonsense_of_those_who_know_the_key_does_not_stop_an_honest_agent(agents):
+def test_nonsense_of_senders_that_know_the_key_does_not_stop_an_honest_agent(agents):
     with honest(agents):
         assert until(lambda: 1 in agents._members)
         lines = []
         for message in odd_messages():
             if message["kind"] == "handshake" and isinstance(message.get("rank"), int | float):
-                continue  # a second process of a rank, or one too many, ends a job for a reason
+                continue  # a second process of a rank, or a process too many, rightly ends a job
             lines.append(channel.connect(*agents.address, KEY, 5))
             messages.send(lines[-1], message)
         assert len(agents.gather(OWN, 20)) == 2
@@ -148,7 +148,7 @@ def test_nonsense_of_those_who_know_the_key_does_not_stop_an_honest_agent(agents
             line.close()
 
 
-def test_an_agent_that_says_nonsense_is_lost_and_the_others_are_heard(agents):
+def test_an_agent_that_sends_nonsense_is_lost_and_the_others_are_not(agents):
     agents._world_size = 3
     with honest(agents, 1) as odd, honest(agents, 2) as right:
         assert len(agents.gather(OWN, 20)) == 3
@@ -188,7 +188,7 @@ def job(settings):
 
 
 def answer_to(encoded, tmp_path, **order):
-    """The answer of an agent to an order that it must not obey. encoded: the job."""
+    """Return the answer of an agent to an order that it must not obey; `encoded` is the job."""
 
     class Launchers:
         def folder(self):
@@ -199,16 +199,16 @@ def answer_to(encoded, tmp_path, **order):
         def fork(self, *_, **__):
             raise AssertionError("a rank was started")
 
-    told = []
+    received = []
     with channel.listen("127.0.0.1", [0]) as listener:
-        answering = threading.Thread(target=lambda: told.append(channel.answer(listener.accept()[0], KEY)))
+        answering = threading.Thread(target=lambda: received.append(channel.answer(listener.accept()[0], KEY)))
         answering.start()
-        line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
+        line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
         agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), False, lambda: b"")
         where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
         agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
         answering.join()
-    (answer,) = [message for message in told if isinstance(message, bytes)]
+    (answer,) = [message for message in received if isinstance(message, bytes)]
     assert b'"failed"' in answer and b"could not be started" in answer
     return answer.decode()
 
@@ -217,7 +217,7 @@ def answer_to(encoded, tmp_path, **order):
     "settings", ["LD_PRELOAD=x", "NCCL_NET_PLUGIN=x", "NCCL_DEBUG_FILE=x", "GLOO_LOG_LEVEL=/tmp/x"]
 )
 def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, settings):
-    """Whoever sends the order: the rules are those of YAML."""
+    """The rules for YAML apply to an order, independent of its sender."""
     assert settings.split("=")[0] in answer_to(encoding.encoded(job(settings)), tmp_path)
 
 
@@ -247,7 +247,7 @@ def test_a_job_travels_to_its_rank_as_it_is():
     assert encoding.variables_of(travelling) == [("NCCL_ALGO", "Ring")]
 
 
-# ── plans of others ──────────────────────────────────────────────────────────────────────────────
+# ── plans from elsewhere ─────────────────────────────────────────────────────────────────────────
 def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm):
     """A run folder may have come from somebody else."""
     assert warm("run", warm.config(), "--no-plots").returncode == 0

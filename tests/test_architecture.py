@@ -1,7 +1,7 @@
-"""The import law and the house rules of DESIGN, kept by reading the syntax trees of the code.
+"""The code keeps the import law and the house rules of DESIGN; the tests read its syntax trees.
 
-A folder says in which process its lines run; the table below says what each folder may import. Imports inside functions
-count, and so do modules that are named by text.
+A folder says in which process its lines run; the table below lists the imports that each folder may have. Imports
+inside functions count, and so do modules that are named by text.
 """
 
 import ast
@@ -27,7 +27,7 @@ BENCH = ROOT / "bench"
 TABLES = {"model", "catalog", "stats"}
 PREPARED = TABLES | {"config", "planning", "store"}
 MEASURING = PREPARED | {"machine", "protocol"}
-# Room → the rooms that it may import beside itself.
+# Room → the rooms that it may import, apart from itself.
 MAY_IMPORT = {
     "model": set(),
     "catalog": {"model"},
@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }  # fmt: skip
 # Packages have the same rooms. They may use the core; the core does not know them.
 PACKAGES = rooms.PACKAGES
-# The rooms of what is in a package, but in no folder of its own room.
+# The rooms of modules of a package that are not in the folder of a room.
 PART_OF = {
     "plots": "report",
     "operation": "catalog",
@@ -68,7 +68,7 @@ PART_OF = {
 }
 # The table of packages. The core reads it by name, and no import runs upwards.
 TABLE = "bench.packages"
-# What a room may name by text only: the module is loaded in another process, or late.
+# Modules that a room may name by text only: they are loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
     ("launch", "bench.rank.server"),
@@ -85,25 +85,25 @@ TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
 
 
 def package_of(module: str) -> str:
-    """The package that a module, or a name in it, belongs to; empty: the core."""
+    """Return the package of a module, or of a name in a module; empty: the core."""
     parts = module.split(".")[1:]
     return parts[1] if parts[:1] == ["packages"] and len(parts) > 1 else ""
 
 
 def room_of(module: str) -> str:
-    """The room of a module or of a name in it, also within a package; that of bench/__init__.py is empty."""
+    """Return the room of a module, or of a name in a module, also within a package; empty for bench/__init__.py."""
     parts = module.split(".")[3 if package_of(module) else 1 :]
     room = PART_OF.get(parts[0], parts[0]) if parts else ""
     return room if room in MAY_IMPORT else ""
 
 
 def is_record(module: str) -> bool:
-    """Whether a module names parts by text, to be loaded late: the record of a package, or of its operations."""
+    """Return whether a module names parts by text, to be loaded late: the record of a package, or of its operations."""
     return module.endswith(".package") or (bool(package_of(module)) and module.endswith(".operation"))
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Modules, and names within modules, that a file imports, anywhere in it."""
+    """Return the modules, and the names within modules, that a file imports anywhere."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -114,7 +114,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def named_by_text(tree: ast.AST) -> set[str]:
-    """Modules of bench that strings name: "bench.rank.main:main", and what `Deferred` takes, such as "cli.run:run"."""
+    """Return the modules that strings name: "bench.rank.main:main", and arguments of `Deferred`: "cli.run:run"."""
     texts = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Deferred":
@@ -144,7 +144,7 @@ def test_imports_keep_the_law():
 
 
 def test_the_core_names_no_operation_and_no_option_of_a_package():
-    names = set()  # short names of options are words, too
+    names = set()  # short names of options are also ordinary words
     for package in registry.PACKAGES:
         for operation in package.operations.value if package.operations else ():
             names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
@@ -196,7 +196,7 @@ def test_no_import_cycle():
             visit(name, ())
 
 
-# Imports each module where no other one is loaded, as a fork server or a notebook does.
+# Imports each module while no other module of bench is loaded, as a fork server or a notebook does.
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -208,7 +208,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_modules_of_packages_can_be_imported_first():
-    """Of packages, the rooms that the core loads while it is loaded itself."""
+    """The core loads these rooms of packages while it is loaded itself."""
     names = [
         module for module in FILES if package_of(module) and room_of(module) in {"config", "planning", "importers"}
     ]
@@ -242,8 +242,8 @@ def test_only_the_command_line_prints_and_exits():
     assert wrong == []
 
 
-def test_what_is_printed_goes_through_one_door():
-    """It writes out what a terminal would obey, so that no verb can forget to."""
+def test_printed_text_goes_through_one_module():
+    """This module escapes the characters that a terminal would obey, so that no verb can forget to."""
     doors = {module for module, tree in TREES.items() if "typer.echo" in ast.unparse(tree)}
     assert doors == {"bench.cli.terminal"}
     printing = {module for module, path in FILES.items() if re.search(r"console\.(print|log|out)\(", path.read_text())}
@@ -285,7 +285,7 @@ def test_no_verb_imports_another_verb():
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """What a module defines or assigns anywhere; what it imports is defined elsewhere."""
+    """Return the names that a module defines or assigns anywhere; imported names are defined elsewhere."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -298,7 +298,7 @@ def names_in(tree: ast.AST) -> set[str]:
 
 
 def resolves(name: str, modules: set[str]) -> bool:
-    """Whether a dotted name is a module, or stands in one."""
+    """Return whether a dotted name is a module, or a name in a module."""
     parts = name.split(".")
     for length in range(len(parts), 1, -1):
         module = ".".join(parts[:length])
@@ -307,8 +307,8 @@ def resolves(name: str, modules: set[str]) -> bool:
     return False
 
 
-def test_dotted_names_in_text_exist():
-    """Such as `rank.timing.CaseTimer`: a module below bench/ or a package, and what stands in it."""
+def test_dotted_names_in_texts_exist():
+    """A name such as `rank.timing.CaseTimer` is a module below bench/ or a package, and a name in this module."""
     prefixes = ["bench.", "bench.packages.", *(f"bench.packages.{package}." for package in PACKAGES)]
     modules = {*FILES, *(name.rpartition(".")[0] for name in FILES)}
     dead = []
@@ -322,7 +322,7 @@ def test_dotted_names_in_text_exist():
     assert dead == [], "\n".join(dead)
 
 
-def test_no_constant_stands_in_two_rooms():
+def test_no_constant_is_defined_in_two_rooms():
     """One name and one value in two rooms is one idea written twice."""
     places: dict[tuple[str, str], set[str]] = {}
     for module, tree in TREES.items():
@@ -331,15 +331,15 @@ def test_no_constant_stands_in_two_rooms():
                 if not node.targets[0].id.isupper():
                     continue
                 if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("Part"):
-                    continue  # a package's record of what it adds
+                    continue  # a package's record of its additions
                 key = (node.targets[0].id, ast.unparse(node.value))
                 places.setdefault(key, set()).add(f"{package_of(module)}:{room_of(module)}")
-    twice = {name: found for (name, _), found in places.items() if len(found) > 1}
+    twice = {name: owners for (name, _), owners in places.items() if len(owners) > 1}
     assert twice == {}, "\n".join(map(str, twice.items()))
 
 
 def glosses(tree):
-    """Fields that the docstring of their class explains, as in "name: what it is"."""
+    """Yield the fields that the docstring of their class explains, as in "name: explanation"."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
             fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
@@ -359,36 +359,59 @@ def test_the_page_of_words_has_60_terms_or_fewer():
     assert 40 < len(set(rows)) == len(rows) <= 60
 
 
-# What readers stumbled over, and words.md has terms for.
+# Words that readers stumbled over; words.md has terms for them.
 RETIRED = re.compile(
-    r"\bstands? for\b|drawn together|\bin the mean\b|\bmend(s|ed)?\b|\bwhoever\b|\bNone where\b|^Of each\b|\bso many\b",
+    r"\bstands? for\b|drawn together|\bin the mean\b|\bmend(s|ed)?\b|\bwhoever\b|\bNone where\b|^Of each\b|\bso many\b|"
+    r"\btold\b|\balike\b|\bhardships?\b|\boccasions?\b|\beach two\b",
     re.I,
 )
+# The same for names of functions, parameters and variables.
+RETIRED_NAME = re.compile(r"^_?ones?$|(^|_)(told|said|tells?|alike|beside|stands|everyone|occasions?|hardships?)(_|$)")
+# Pages that list names or were written by another program.
+NOT_PROSE = {"architecture.md", "coverage.md"}
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The docstrings and comments of a module."""
+    """Yield the docstrings, comments and messages of a module; the whole text of a page."""
     text = path.read_text()
+    if path.suffix == ".md":
+        yield text
+        return
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (docstring := ast.get_docstring(node)):
-            yield docstring
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.string.lstrip("# ")
 
 
 def test_no_text_has_retired_words():
-    found = {
+    pages = [page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if page.name not in NOT_PROSE]
+    retired = {
         path.name: words
-        for path in (ROOT / "bench").rglob("*.py")
+        for path in [*(ROOT / "bench").rglob("*.py"), *pages]
         for text in texts_of(path)
-        if (words := RETIRED.findall(text))
+        if (words := [found[0] for found in RETIRED.finditer(text)])
     }
-    assert found == {}
+    assert retired == {}
     assert RETIRED.search("Of each suspect: the residuals") and not RETIRED.search("For each suspect")
 
 
-def test_modules_that_text_speaks_of_exist():
+def names_of(path: Path) -> Iterator[str]:
+    """Yield the names that a module defines: functions, parameters and variables."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+
+
+def test_no_name_is_a_retired_word():
+    retired = {path.name: name for path in FILES.values() for name in names_of(path) if RETIRED_NAME.search(name)}
+    assert retired == {}
+    assert RETIRED_NAME.search("of_told") and RETIRED_NAME.search("one") and not RETIRED_NAME.search("one_line")
+
+
+def test_modules_that_texts_name_exist():
     folders = [ROOT, *{path.parent for path in FILES.values()}, ROOT / "tests", ROOT / "tools", ROOT / "proof"]
     pages = [*FILES.values(), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     missing = [

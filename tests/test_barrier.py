@@ -9,7 +9,7 @@ from bench.protocol.rank_context import Board, barriers
 
 
 def wait_all(world_size, rounds, arrive):
-    """Threads as ranks: what each saw, in the order of leaving."""
+    """Run ranks as threads; return the record of each rank that left, in the order of leaving, and the contexts."""
     left, lock = [], threading.Lock()
     entered = [0] * world_size
     contexts = barriers(Board(world_size))

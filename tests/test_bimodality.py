@@ -1,4 +1,4 @@
-"""Launches of two kinds are told with their probability and what goes with them; launches of one kind are not."""
+"""Launches of two kinds are reported with their probability and correlated facts; launches of one kind are not."""
 
 import contextlib
 import random
@@ -30,14 +30,14 @@ def launches(dice, levels, within=0.05, iterations=60):
 @pytest.mark.parametrize("count", [8, 12, 20])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
-    """At most 1 % of cases: of 600, fewer than 16 in all but one of 1000 such tests."""
+    """This happens to at most 1 % of cases: of 600, fewer than 16 in 999 of 1000 such tests."""
     dice = np.random.default_rng(count)
     cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(600))
     assert sum(modes.two_kinds(case) is not None for case in cases) < 16
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
-def test_a_mode_within_launches_is_none_of_launches(share):
+def test_two_modes_within_launches_are_not_two_kinds_of_launches(share):
     dice = np.random.default_rng(3)
 
     def launch(iterations):
@@ -47,19 +47,19 @@ def test_a_mode_within_launches_is_none_of_launches(share):
 
 
 def test_launches_that_draw_one_of_two_levels_are_found():
-    dice, found = np.random.default_rng(1), 0
+    dice, correct = np.random.default_rng(1), 0
     for _ in range(200):
         slow = dice.random(12) < 0.3
-        told = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
-        found += 2 <= slow.sum() <= 10 and told is not None and bool(np.all(told == slow))
-    assert found > 160
+        reported = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
+        correct += 2 <= slow.sum() <= 10 and reported is not None and bool(np.all(reported == slow))
+    assert correct > 160
 
 
 def test_the_interval_of_the_probability_is_exact():
     assert modes.probability(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
 
 
-def test_what_differs_is_named_and_what_differs_anyhow_is_not():
+def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():
     slow = np.arange(12) < 5
     facts = {
         (CORES, 0): ["0" if is_slow else "0, 1" for is_slow in slow],
@@ -77,7 +77,7 @@ def test_what_differs_is_named_and_what_differs_anyhow_is_not():
 
 @pytest.mark.slow
 def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, cli):
-    """Ranks of MPI poll, and have the cores of the process that measures, which are drawn before each launch."""
+    """Ranks of MPI poll on the cores of the measuring process, and these cores are drawn before each launch."""
     cores = psutil.Process().cpu_affinity()
     if len(cores) < 2:
         pytest.skip("needs two cores")
@@ -93,12 +93,12 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     while process.poll() is None:
         with contextlib.suppress(psutil.Error):
             ranks = {child.pid for child in measuring.children(recursive=True) if "bench.rank" in str(child.cmdline())}
-            if ranks - known:  # a launch has begun: draw for the next one
+            if ranks - known:  # a launch has begun: draw for the next launch
                 known |= ranks
                 time.sleep(0.3)
-                one = dice.random() < 0.5
+                one_core = dice.random() < 0.5
                 for starter in (measuring, *measuring.children()):
-                    starter.cpu_affinity(cores[:1] if one else cores[:2])
+                    starter.cpu_affinity(cores[:1] if one_core else cores[:2])
         time.sleep(0.05)
     _, err = process.communicate()
     assert process.returncode == 0, err
@@ -118,16 +118,16 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     clear = scatter < 0.3 and fast.max() < slow.min() / 10
     if min(len(fast), len(slow)) < 2 or not clear or min(len(s.timed.slowest_s) for s in run.samples) < 10:
         pytest.skip("other programs used the cores: launches on two cores and on one are not clearly apart")
-    (found,) = modes.launch_modes(run)
-    assert found.slow_s > 2 * found.fast_s and 2 <= len(found.slow) <= 12
-    both = [companion for companion in found.companions if companion.facts == ((CORES, 0), (CORES, 1))]
-    assert [companion.slow for companion in both] == [(str(cores[:1]),)], found
+    (kinds,) = modes.launch_modes(run)
+    assert kinds.slow_s > 2 * kinds.fast_s and 2 <= len(kinds.slow) <= 12
+    both = [companion for companion in kinds.companions if companion.facts == ((CORES, 0), (CORES, 1))]
+    assert [companion.slow for companion in both] == [(str(cores[:1]),)], kinds
     assert "Launches of two kinds" in cli("report", "--no-plots").stdout
 
 
 @pytest.mark.slow
 def test_launches_in_which_a_coin_makes_a_rank_late_are_found(tmp_path, cli):
-    """Rank 1 is late in every launch, by 40 or 250 ms: beside a delay, what other programs do is little scatter."""
+    """Rank 1 is late in every launch, by 40 or 250 ms: compared with a delay, other programs add little scatter."""
     dice = random.Random(3)
     late = [number for number in range(1, 13) if dice.random() < 0.5]
     faults = ", ".join(
@@ -139,6 +139,6 @@ def test_launches_in_which_a_coin_makes_a_rank_late_are_found(tmp_path, cli):
     )
     done = cli("run", "c.yaml", "--no-plots")
     assert done.returncode == 0, done.stderr
-    (found,) = modes.launch_modes(folders.read(next(folders.runs(tmp_path / "results"))))
-    assert sorted(found.slow) == late and found.launches == 12
+    (kinds,) = modes.launch_modes(folders.read(next(folders.runs(tmp_path / "results"))))
+    assert sorted(kinds.slow) == late and kinds.launches == 12
     assert f"{len(late)} of 12 launches take 2" in " ".join(done.stdout.split())

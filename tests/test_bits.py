@@ -1,4 +1,4 @@
-"""Results that are the same bits are called identical, and one flipped bit is found, in every variation."""
+"""Results with the same bits are called identical, and one flipped bit is found, in every variation."""
 
 import dataclasses
 import json
@@ -30,13 +30,13 @@ sizes: [4KiB, 64KiB]
 alignments: [aligned, unaligned]
 seed: 7
 """
-# A message that is cut otherwise has another sum on three ranks: the first and the last segment are added in other
+# A message that is cut differently has another sum on three ranks: its first and its last segment are added in other
 # orders.
 CUT = CONFIG.replace("[2]", "[3]").replace("[all_reduce, reduce_scatter, all_gather]", "[all_reduce]")
 
 
 def made(launcher, folder, text):
-    """The plan of a configuration, and what real ranks left of it in a folder."""
+    """Return the plan of a configuration, after real ranks wrote its raw results to a folder."""
     machine = Machine("h", 4, 2**34, 2**25, 0, {"nccl": "no GPU", "mpi": "not here"})
     plan = plans.expand(models.parse(text.encode(), "x.yaml", [], "x"), machine, 7)
     folder.mkdir()
@@ -64,13 +64,13 @@ def test_equal_results_are_identical_in_every_variation(kept):
 
 
 def flipped(plan, folder, into, launch, number, rank, call, dice):
-    """A copy of the raw results in which one bit of one result is another one."""
+    """Copy the raw results and flip one bit of one result."""
     shutil.copytree(folder, into)
     case = plan.order[launch].cases[number]
     itemsize = DTYPES[case.dtype].itemsize
     place = into / f"launch-{launch}"
     data = np.frombuffer((place / f"{number}-{rank}").read_bytes(), np.uint8).copy()
-    if not call:  # the second call's result was as the first's
+    if not call:  # the second call's result was equal to the first call's result
         (place / f"{number}-{rank}-1").write_bytes(data.tobytes())
     data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
     (place / f"{number}-{rank}{'-1' if call else ''}").write_bytes(data.tobytes())
@@ -82,35 +82,35 @@ def flipped(plan, folder, into, launch, number, rank, call, dice):
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [*analysis.BUILT_IN, "alignment unaligned"])
 def test_one_flipped_bit_is_found_in_every_variation(kept, tmp_path, wanted):
-    """A hundred times each: another bit of another element, on another rank, of another case and launch."""
+    """In a hundred trials per variation, the bit, its element, its rank and its case are drawn at random."""
     plan, folder = kept
     dice = random.Random(3)
     for trial in range(100):
         spoilt = tmp_path / str(trial)
         number = dice.choice(_numbers(plan, wanted))
         launch = 1 if wanted == analysis.LAUNCH else 0
-        if launch:  # cases of each launch are in an order of their own
+        if launch:  # each launch has its own order of cases
             number = plan.order[1].cases.index(plan.order[0].cases[number])
         flipped(plan, folder, spoilt, launch, number, dice.randrange(2), wanted == analysis.AGAIN, dice)
         rows = rows_of(plan, folder, spoilt) if wanted == analysis.SIDE else rows_of(plan, spoilt)
-        (found,) = [row for row in rows if row.variation == wanted and not row.identical]
-        assert sum(comparison.differing for comparison in found.comparisons) == 1
+        (changed,) = [row for row in rows if row.variation == wanted and not row.identical]
+        assert sum(comparison.differing for comparison in changed.comparisons) == 1
         shutil.rmtree(spoilt)
 
 
 def _numbers(plan, wanted):
-    """The cases of the first launch in which a flipped bit concerns a variation."""
+    """Return the numbers of the first launch's cases in which a flipped bit concerns a variation."""
     cases = list(enumerate(plan.order[0].cases))
     if wanted == analysis.RANKS:
         cases = [(number, case) for number, case in cases if case.op != "reduce_scatter"]
-    if wanted == analysis.LARGER:  # the whole of the smaller message is in the larger one
+    if wanted == analysis.LARGER:  # the larger message contains the smaller message
         cases = [(n, case) for n, case in cases if case.size_bytes == 4096 and case.alignment == "aligned"]
     if wanted == "alignment unaligned":
         cases = [(number, case) for number, case in cases if case.alignment == "unaligned"]
     return [number for number, _ in cases]
 
 
-def test_messages_that_are_cut_otherwise_have_other_sums(launcher, tmp_path):
+def test_messages_that_are_cut_differently_have_other_sums(launcher, tmp_path):
     plan = made(launcher, tmp_path / "raw", CUT)
     rows = rows_of(plan, tmp_path / "raw")
     (larger,) = [row for row in rows if row.variation == analysis.LARGER]
@@ -146,19 +146,19 @@ def test_another_environment_is_another_side(warm):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["x.yaml", "--require", "nothing"], "no variation of this run; allowed: call again"),
+        (["x.yaml", "--require", "nothing"], "not a variation of this run; allowed: call again"),
         (["x.yaml", "--b", "1"], "=VALUE"),
         (["x.yaml", "--b", "sizes=[4KiB]"], "the same settings"),
         (["x.yaml", "--set", "operations=[barrier]", "--set", "sizes=[4KiB]"], "no case has bits"),
-        (["x.yaml", "--set", "sizes=[4GiB]"], "GiB of (disk|memory)"),  # of memory where less than 10 GiB are free
+        (["x.yaml", "--set", "sizes=[4GiB]"], "GiB of (disk|memory)"),  # of memory if less than 10 GiB are free
     ],
 )
-def test_mistakes_are_one_line(warm, arguments, said):
+def test_mistakes_are_one_line(warm, arguments, message):
     warm.config(CONFIG.replace("[4KiB, 64KiB]", "[4KiB]"), "x.yaml")
     done = warm("bits", *arguments)
-    assert done.returncode in {2, 3} and re.search(said, done.stderr), done.stderr
+    assert done.returncode in {2, 3} and re.search(message, done.stderr), done.stderr
 
 
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Odd hosts: what cannot be measured or written ends in one line with what to change, and what can be is measured."""
+"""On odd hosts, a failure to measure or to write is one line that says what to change; the rest is measured."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ needs_namespaces = pytest.mark.skipif(NO_NAMESPACES, reason="namespaces need roo
 
 
 def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.CompletedProcess:
-    """A command in namespaces of its own, after a script of the shell."""
+    """Run a command in namespaces of its own, after a shell script."""
     command = ["unshare", *options, "sh", "-c", f'{script}; "$0" "$@"', sys.executable, RUN_BENCH, *words]
     return subprocess.run(
         command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240, check=False
@@ -71,7 +71,7 @@ def test_a_proc_of_another_namespace_is_named(cli, verb):
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
 def test_a_long_temporary_folder_is_used(cli, tmp_path):
-    """The path of a Unix socket ends at 107 bytes."""
+    """The path of a Unix socket has at most 107 bytes."""
     place = tmp_path / ("x" * 100)
     place.mkdir()
     cli.environment["TMPDIR"] = str(place)
@@ -110,7 +110,7 @@ def test_a_folder_of_somebody_else_is_named(warm):
     refused(warm("report"), 2, "plots", "permission denied")
 
 
-# ── what Python finds ────────────────────────────────────────────────────────────────────────────
+# ── what Python imports ──────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("path", ["{folder}", ":x"])
 def test_a_folder_named_bench_elsewhere_shadows_nothing(cli, path):
     (cli.folder / "bench").mkdir()
@@ -135,7 +135,7 @@ def test_faults_need_no_world_sizes(warm):
     assert warm("plan", warm.config(text)).returncode == 0
 
 
-def test_a_server_that_stands_still_is_ended_and_one_that_works_is_not(monkeypatch, tmp_path):
+def test_an_idle_server_is_ended_and_a_busy_server_is_not(monkeypatch, tmp_path):
     monkeypatch.setattr(launcher, "START_WAIT_S", 0.2)
     monkeypatch.setattr(launcher, "START_LOOK_S", 0.02)
     for program, ends in (("import time; time.sleep(60)", True), ("while True: pass", False)):
@@ -178,19 +178,19 @@ def test_two_jobs_of_one_port_do_not_cross(cli):
     assert len(cli.runs()) == 1
 
 
-def test_a_rank_of_another_job_is_told_so(cli):
-    """Not turned away without a word: rank 0, which speaks for its own job, is not this rank's."""
+def test_a_rank_of_another_job_gets_the_reason(cli):
+    """The rank is not refused without a reason: the rank 0 that answers belongs to another job."""
     config = cli.config()
     cli.environment |= by_hand(1, MASTER_PORT=str(free_port()), XDG_RUNTIME_DIR=str(cli.folder))
     cli.environment["WORLD_SIZE"] = cli.environment["LOCAL_WORLD_SIZE"] = "3"
     others = [cli.start("run", config, "--no-plots") for _ in range(2)]
     cli.environment |= {"RANK": "0", "LOCAL_RANK": "0"}
     first = cli.start("run", config, "--no-plots")
-    said = [process.communicate(timeout=240) for process in (*others, first)]
+    outputs = [process.communicate(timeout=240) for process in (*others, first)]
     codes = [process.returncode for process in (*others, first)]
-    assert codes == [2, 2, 2], said
-    assert "two processes say that they are rank 1" in said[2][1]
-    assert any("two processes say that they are rank 1" in err for _, err in said[:2]), said
+    assert codes == [2, 2, 2], outputs
+    assert "two processes say that they are rank 1" in outputs[2][1]
+    assert any("two processes say that they are rank 1" in err for _, err in outputs[:2]), outputs
 
 
 @pytest.mark.parametrize("rank", [0, 1])

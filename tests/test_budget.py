@@ -30,19 +30,19 @@ def spent_on(levels: dict[Case, list[float]]) -> tuple[Plan, Spent]:
     ]
     plan = dataclasses.replace(invented_run(made, launches=3).plan, budget_s=60.0)
     spent = Spent()
-    for one in made:
-        spent.add(one)
+    for launch_samples in made:
+        spent.add(launch_samples)
     return plan, spent
 
 
-def test_only_what_is_wider_than_asked_is_measured_again():
+def test_only_cases_with_too_wide_an_interval_are_measured_again():
     plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0, 1.0, 1.0], WILD: [1.0, 1.5, 2.0, 1.0, 1.5]})
     assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 6, (WILD,))]
 
 
 def test_the_widest_comes_first_where_not_all_fit():
     plan, spent = spent_on({STEADY: [1.0, 1.2, 1.1], WILD: [1.0, 1.5, 2.0]})
-    (block,) = next_launch(plan, spent, 1.5)  # each costs a second
+    (block,) = next_launch(plan, spent, 1.5)  # each case costs a second
     assert block.cases == (WILD,)
     (block,) = next_launch(plan, spent, 30.0)
     assert block.cases == (WILD, STEADY)
@@ -62,7 +62,7 @@ def test_one_launch_is_never_narrow():
     assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 2, (STEADY,))]
 
 
-def test_what_never_worked_is_not_tried_again():
+def test_cases_that_never_worked_are_not_tried_again():
     plan, spent = spent_on({STEADY: [1.0, 1.001]})
     assert all(WILD not in block.cases for block in next_launch(plan, spent, 30.0))
 
@@ -81,26 +81,26 @@ timeout: 10s
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("error", "sentence"),
     [
         (0.5, "Stopped: every interval is within 50 %."),
         (0.001, "Stopped after 8 launches, with a budget of 60 s."),
         (None, "Stopped after 8 launches, with a budget of 60 s."),
     ],
 )
-def test_a_run_with_a_budget_says_why_it_stopped(asked, says):
-    """Eight launches that differ by 2 %."""
+def test_a_run_with_a_budget_says_why_it_stopped(error, sentence):
+    """The run has eight launches, each 2 % slower than the launch before."""
     case = Case("all_reduce", "gloo", 2, "float32", 1024)
     run = invented_run([samples(case, n, [[1e6 * (1 + n / 50)] * 2] * 12) for n in range(1, 9)], launches=8)
-    settings = dataclasses.replace(run.plan.settings, sampling=dataclasses.replace(SAMPLING, relative_error=asked))
+    settings = dataclasses.replace(run.plan.settings, sampling=dataclasses.replace(SAMPLING, relative_error=error))
     budgeted = dataclasses.replace(run, plan=dataclasses.replace(run.plan, budget_s=60.0, settings=settings))
-    assert says in document.answer(View(budgeted, analyze(budgeted)))
+    assert sentence in document.answer(View(budgeted, analyze(budgeted)))
     assert not [text for text in document.answer(View(run, analyze(run))) if text.startswith("Stopped")]
 
 
 @pytest.mark.slow
 def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
-    # What a first run loads would take a part of the budget.
+    # The packages that a first run loads would take a part of the budget.
     warm("run", warm.config(BUDGETED, "first.yaml"), "--no-plots", "--set", "sizes=[4KiB]", "--set", "budget=1s")
     shutil.rmtree(warm.folder / "results")
     done = warm("run", warm.config(BUDGETED), "--no-plots")
@@ -110,8 +110,8 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
     keys = [(s.case.key, s.launch) for s in run.samples]
     assert len(keys) == len(set(keys)) > run.plan.total  # more launches than were planned
     first = [s.launch for s in run.samples[:2]]
-    assert first == [1, 1]  # all once, before any twice
-    assert sum(s.usage.wall_s for s in run.samples) < 3 * 5  # what costs more than is left is not begun
+    assert first == [1, 1]  # every case once, before any case twice
+    assert sum(s.usage.wall_s for s in run.samples) < 3 * 5  # a case that costs more than the rest is not begun
     assert "missing" not in done.stdout
     assert warm("resume", "tiny", "--no-plots").returncode == 0
 
@@ -130,7 +130,7 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
 
 
 class Silent:
-    """An observer that tells nobody."""
+    """An observer that reports nothing."""
 
     def launching(self, launch):
         pass
@@ -146,17 +146,17 @@ class Silent:
 
 
 class NoRanks:
-    """A launcher that starts none, so that each case is recorded as failed."""
+    """A launcher that starts no ranks, so that each case is recorded as failed."""
 
     def start(self, world_size, function, job, log):
         raise MpirunError("no mpirun here")
 
 
 @pytest.mark.parametrize(("budget_s", "decoded"), [(None, 0), (60.0, 2)])
-def test_a_line_is_decoded_only_where_a_budget_asks_what_it_says(monkeypatch, tmp_path, budget_s, decoded):
+def test_a_line_is_decoded_only_if_a_budget_needs_it(monkeypatch, tmp_path, budget_s, decoded):
     plan, _ = spent_on({STEADY: [1.0], WILD: [1.0]})
     plan = dataclasses.replace(plan, order=(Launch("gloo", 2, 1, (STEADY, WILD)),), budget_s=budget_s)
-    seen, lines = [], []
-    monkeypatch.setattr(encoding, "samples_from_line", lambda line: seen.append(line) or read(line))
+    decodings, lines = [], []
+    monkeypatch.setattr(encoding, "samples_from_line", lambda line: decodings.append(line) or read(line))
     drive(sweep(plan, [], NoRanks(), lines.append, tmp_path / "log", lambda record: None, Silent()))
-    assert len(lines) == 2 and len(seen) == decoded
+    assert len(lines) == 2 and len(decodings) == decoded

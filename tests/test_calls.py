@@ -2,7 +2,7 @@
 
 Cases are built by the code of a run, at their true size, on torch's fake process group and the meta device, which hold
 and move no data. A recorder takes the calls in torch's place. The table is a second statement of
-`rank/collectives.py`, written in bytes, so that a mistake there is seen.
+`rank/collectives.py`, written in bytes, so that a mistake there is noticed.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 from conftest import SAMPLING
 
-# Calls on Python objects do not reach torch's operators whole; tests/test_operations.py has them on real ranks.
+# Calls on Python objects do not reach torch's operators whole; tests/test_operations.py tests them on real ranks.
 ON_BUFFERS = [name for name in CALLS if name not in OBJECT_COLLECTIVES]
 EVERYTHING = f"""
 backends: [gloo]
@@ -44,9 +44,9 @@ sizes: [4KiB, 16MiB]
 MACHINE = host.machine()
 
 
-# ── what is called ───────────────────────────────────────────────────────────────────────────────
+# ── recorded calls ───────────────────────────────────────────────────────────────────────────────
 class Recorded(NamedTuple):
-    """One call. sent, received: (start, stop) in bytes of the buffer, of each tensor. peer: the root or the partner."""
+    """A recorded call: (start, stop) of each tensor in bytes of the buffer, and the root or the partner as `peer`."""
 
     name: str
     ranks: int
@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
 
 
 def spans(values) -> list[tuple[int, int]]:
-    """(start, stop) in bytes of each tensor in nested lists; all tensors are contiguous."""
+    """Return (start, stop) in bytes per tensor in nested lists; all tensors are contiguous."""
     if isinstance(values, torch.Tensor):
         begin = values.storage_offset() * values.element_size()
         return [(begin, begin + values.numel() * values.element_size())]
@@ -106,7 +106,7 @@ def spans(values) -> list[tuple[int, int]]:
 
 @contextmanager
 def fake_group(rank: int, world_size: int):
-    """A rank of a world whose other ranks do not exist."""
+    """Yield the group of a rank in a world whose other ranks do not exist."""
     devices = dist.Backend.backend_capability["fake"]
     if "meta" not in devices:  # batched calls look there
         devices.append("meta")
@@ -118,7 +118,7 @@ def fake_group(rank: int, world_size: int):
 
 
 def turns_of(case: Case, group) -> list[list[Recorded]]:
-    """The calls of each turn of a case."""
+    """Return the calls of a case, per turn."""
     arena = Arena(buffer_bytes(case, 0), group.device.handle)
     work = workload_of(case, group, arena, Settings(SAMPLING, 1, 60.0, 0))
     turns = []
@@ -129,9 +129,9 @@ def turns_of(case: Case, group) -> list[list[Recorded]]:
     return turns
 
 
-# ── what must be called ──────────────────────────────────────────────────────────────────────────
+# ── expected calls ───────────────────────────────────────────────────────────────────────────────
 class Expected(NamedTuple):
-    """One call. sent, received: bytes of each tensor. peer: None where nobody is named."""
+    """An expected call, with the bytes of each tensor; `peer` is None if the call names no rank."""
 
     name: str
     sent: list[int]
@@ -140,7 +140,7 @@ class Expected(NamedTuple):
 
 
 class Member(NamedTuple):
-    """size, share: bytes of the case, and of one rank's part of it. n, rank: of the group; root is one of them."""
+    """A rank of a group of `n`: `size` has the bytes of the case, `share` the bytes of one rank's part of it."""
 
     size: int
     share: int
@@ -195,7 +195,7 @@ EXPECTED: dict[str, Callable[[Member, int], list[Expected]]] = {
 
 
 def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded]) -> str | None:
-    """What is not as it must be in the calls of one turn."""
+    """Return what is wrong with the calls of one turn, or None."""
     n = ranks_together(case)
     m = Member(case.size_bytes, case.size_bytes // subgroup.size, n, subgroup.rank, case.root)
     resting = subgroup.subgroups > 1 and turn != subgroup.number
@@ -229,9 +229,9 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
     return None
 
 
-# ── the law ──────────────────────────────────────────────────────────────────────────────────────
+# ── the comparison ───────────────────────────────────────────────────────────────────────────────
 def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[str]]:
-    """The operations that were called as first, middle and last rank of a world, and what was wrong."""
+    """Call the operations as first, middle and last rank of a world; return the operations and the problems."""
     config = parse(EVERYTHING.encode(), "everything", [f"world_sizes=[{world_size}]", *sets])
     cases = [case for case in combinations(config, MACHINE) if unsupported_anywhere(case) is None]
     problems = []
@@ -273,20 +273,20 @@ def test_variants_fit_too(variant):
 
 
 def wrong_transfer(op: str, **changes):
-    """An operation one of whose transfer's fields is wrong."""
+    """Return an operation with a wrong field in its transfer."""
     right = COLLECTIVES[op].transfer
-    wrong = lambda member, case, length, turn: dataclasses.replace(right(member, case, length, turn), **changes)  # noqa: E731
+    wrong = lambda m, case, length, turn: dataclasses.replace(right(m, case, length, turn), **changes)  # noqa: E731
     return COLLECTIVES[op]._replace(transfer=wrong)
 
 
 def in_the_world():
-    """An all-reduce of all ranks where those of a subgroup are meant."""
+    """Return an all-reduce of all ranks in place of the ranks of a subgroup."""
     right = COLLECTIVES["all_reduce"]
     arguments = lambda s: s._replace(subgroup=dataclasses.replace(s.subgroup, handle=None))  # noqa: E731
     return right._replace(call=lambda s: right.call(arguments(s)))
 
 
-# The mistake: the operation, what takes its place, what is said.
+# Mistake → the operation, the function that makes its replacement, and the expected message.
 MISTAKES = {
     "too little": ("all_reduce", lambda: wrong_transfer("all_reduce", sends=(0, 8), receives=(0, 8)), "[32] B"),
     "wrong partner": ("sendrecv_ring", lambda: wrong_transfer("sendrecv_ring", to=0), "names rank 0, not 3"),
@@ -295,12 +295,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_seen(mistake, monkeypatch):
-    op, wrong, said = MISTAKES[mistake]
+def test_a_mistake_is_noticed(mistake, monkeypatch):
+    op, wrong, message = MISTAKES[mistake]
     monkeypatch.setitem(COLLECTIVES, op, wrong())
     groups = ["groups=['strided:2']"] if mistake == "wrong group" else []
     _, (problem,) = mismatches(4, f"operations=[{op}]", "sizes=[4KiB]", *groups, ranks=[2])
-    assert said in problem
+    assert message in problem
 
 
 def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():

@@ -1,4 +1,4 @@
-"""Limits are those of the process's own groups and of all above them, wherever the batch system has put it."""
+"""Limits come from the process's own groups and from all groups above, wherever the batch system put the process."""
 
 import pytest
 
@@ -18,7 +18,7 @@ JOB = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
 
 
 def test_a_job_without_a_namespace_of_its_own_is_found_below(tmp_path):
-    """As in Slurm: the root and the step set no limit, the job between them does."""
+    """As in Slurm, the root and the step set no limit; the job between them sets a limit."""
     put(tmp_path, {
         "proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_7/step_0\n",
         "sys/fs/cgroup/cpu.stat": "nr_throttled 3\n",
@@ -59,6 +59,6 @@ def test_version_1_has_other_names(tmp_path):
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone/away\n"}, {"proc/self/cgroup": "nonsense\n::\n"}])
-def test_where_nothing_is_told_nothing_limits(tmp_path, files):
+def test_without_information_there_is_no_limit(tmp_path, files):
     put(tmp_path, files)
     assert host.free_memory_bytes(tmp_path) is host.cpu_max(tmp_path) is host.throttled_periods(tmp_path) is None

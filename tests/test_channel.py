@@ -1,6 +1,6 @@
 """Two processes with one key talk in JSON; strangers, other keys and pickles get nowhere, and nobody waits for them.
 
-Nor does anybody in between: a relay, somebody who changes, repeats or turns back a message.
+Nobody in between gets anywhere either: a relay, or somebody who changes, repeats or turns back a message.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def listener():
-    with channel.listen("127.0.0.1", [0]) as found:
-        yield found
+    with channel.listen("127.0.0.1", [0]) as server:
+        yield server
 
 
 def joined(listener, key=KEY, other=KEY):
-    """Both ends of a connection, or what each end got instead."""
+    """Return both ends of a connection, or the error that an end got instead."""
     ends = {}
 
     def attempt(name, make):
@@ -35,10 +35,10 @@ def joined(listener, key=KEY, other=KEY):
         except (AuthenticationError, OSError) as error:
             ends[name] = error
 
-    asked = threading.Thread(target=attempt, args=("asked", lambda: channel.answer(listener.accept()[0], key)))
-    asked.start()
+    answering = threading.Thread(target=attempt, args=("asked", lambda: channel.answer(listener.accept()[0], key)))
+    answering.start()
     attempt("asks", lambda: channel.connect("127.0.0.1", listener.getsockname()[1], other, 5))
-    asked.join()
+    answering.join()
     return ends["asked"], ends["asks"]
 
 
@@ -80,7 +80,7 @@ def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(listener, mo
 
 @pytest.mark.parametrize("length", [0, channel.NONCE_BYTES - 1, channel.NONCE_BYTES + 1])
 def test_a_nonce_of_another_length_proves_nothing(listener, monkeypatch, length):
-    """Not even for an end that knows the key: with a nonce of no bytes, one proof would do for ever."""
+    """This also holds for an end that knows the key: with an empty nonce, one proof would be valid for ever."""
     monkeypatch.setattr(channel, "PROOF_S", 1)
     nonce, own = b"n" * length, b"o" * channel.NONCE_BYTES
     place = channel._text_of(listener.getsockname())
@@ -103,11 +103,11 @@ def test_a_key_for_one_purpose_is_no_key_for_another():
 
 
 @pytest.mark.parametrize("garbage", [pickle.dumps({"kind": "go"}), b"[1]", b"{}", b'{"kind', b"GET / HTTP/1.1"])
-def test_what_is_no_json_object_is_no_message(listener, garbage):
+def test_bytes_that_are_not_a_json_object_are_not_a_message(listener, garbage):
     here, there = joined(listener)
     with here, there:
         there.send_bytes(garbage)
-        with pytest.raises(OSError, match="no message"):
+        with pytest.raises(OSError, match="not a message"):
             messages.receive(here)
 
 
@@ -131,7 +131,7 @@ def test_the_first_free_port_is_taken_and_only_that_address(listener):
         channel.listen("192.0.2.1", [0])
 
 
-# ── who is in between ────────────────────────────────────────────────────────────────────────────
+# ── an attacker in between ───────────────────────────────────────────────────────────────────────
 def relayed(source, target):
     """Copy all bytes from one socket to another."""
     with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def relayed(source, target):
 
 @pytest.mark.slow
 def test_a_relay_proves_nothing(listener):
-    """An agent is lured to another port, from which all it sends is passed on to the one that it meant."""
+    """An agent is lured to another port, which passes all its bytes on to the port that the agent meant."""
     outcome = {}
 
     def coordinator():
@@ -172,7 +172,7 @@ def test_a_relay_proves_nothing(listener):
 
 
 def sent(end, message):
-    """The bytes of a message as they go over the network."""
+    """Return the bytes of a message as they go over the network."""
     raw, kept = end._raw, []
     end._raw = type("Tap", (), {"send_bytes": staticmethod(kept.append)})()
     messages.send(end, message)
@@ -212,7 +212,7 @@ def test_a_message_that_is_sent_again_is_refused(listener):
 
 
 def test_a_connection_goes_on_where_it_was_after_it_was_handed_on(listener):
-    """As to a rank, by the agent that opened it."""
+    """An agent opens a connection and hands it on to a rank in this way."""
     here, there = joined(listener)
     with here, there:
         messages.send(there, {"kind": "rank_line"})

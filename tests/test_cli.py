@@ -1,4 +1,4 @@
-"""The commands as a user types them: exit codes, one-line errors, and no heavy import where none is needed."""
+"""The commands as a user types them: exit codes, one-line errors, and no heavy import that is not needed."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def test_usage_errors_exit_with_2(warm):
 
 
 def test_an_error_that_nobody_expected_exits_with_70_and_keeps_its_traceback(warm, monkeypatch, tmp_path):
-    """Not with 1, which a pipeline reads as slower."""
+    """The exit code is not 1, which a pipeline reads as slower."""
 
     def broken(*_):
         raise EOFError("not\nforeseen")
@@ -73,7 +73,7 @@ def test_an_error_that_nobody_expected_exits_with_70_and_keeps_its_traceback(war
 
 @pytest.mark.parametrize("module", ["bench.cli", "bench.cli.look"])
 def test_ctrl_c_while_packages_are_loaded_exits_with_130_and_says_nothing(cli, module):
-    """Raised by the module in place of what it holds."""
+    """The import of the module raises KeyboardInterrupt."""
     code = (
         "import sys, importlib.abc\n"
         "class Finder(importlib.abc.MetaPathFinder):\n"
@@ -134,7 +134,7 @@ def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     done = warm("resume", "here/mine", "--quiet", "--no-plots")
     assert done.returncode == 0 and done.stdout.count("\n") == 1 and "INCOMPLETE" not in done.stdout
     assert len(folders.read(folder).samples) == 2
-    # A copy is not where --output put it.
+    # A copy is not the folder that --output named.
     shutil.copytree(folder, warm.folder / "copy")
     (warm.folder / "copy/report.md").unlink()
     assert warm("report", "copy").returncode == 0 and not (warm.folder / "copy/report.md").exists()
@@ -161,16 +161,16 @@ def test_two_runs_are_compared(example):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
 
-def test_the_verdict_can_be_had_in_one_line(example):
+def test_the_verdict_is_available_in_one_line(example):
     runs = ("example/before", "example/after")
-    whole, done = example("compare", *runs), example("compare", *runs, "--format", "line")
-    assert (done.returncode, done.stderr) == (whole.returncode, "") and done.stdout.startswith("SLOWER: ")
-    assert done.stdout in whole.stdout and done.stdout.count("\n") == 1
+    full, done = example("compare", *runs), example("compare", *runs, "--format", "line")
+    assert (done.returncode, done.stderr) == (full.returncode, "") and done.stdout.startswith("SLOWER: ")
+    assert done.stdout in full.stdout and done.stdout.count("\n") == 1
     assert example("compare", *runs, "example/before", "--format", "line").returncode == 2  # named twice
 
 
 def slowed(example, name: str = "slow", factor: float = 2.0, started: str | None = None) -> str:
-    """A copy of the first example in which every operation took `factor` times as long."""
+    """Copy the first example so that every operation took `factor` times as long; return the copy's path."""
     folder = example.folder / "example" / name
     shutil.copytree(example.folder / "example/before", folder)
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -187,8 +187,8 @@ def test_a_slower_run_exits_with_1_and_a_faster_one_with_0(example):
     done = example("compare", "example/before", slow, "--min-change", "10%")
     assert done.returncode == 1, done.stderr
     assert "\nSLOWER: 2 times as long" in done.stdout
-    told = example("compare", "example/before", slow, "--min-change", "10%", "--format", "markdown").stdout
-    assert told.startswith("SLOWER: 2 times as long") and "smallest change that matters is 10 %" in told
+    text = example("compare", "example/before", slow, "--min-change", "10%", "--format", "markdown").stdout
+    assert text.startswith("SLOWER: 2 times as long") and "smallest change that matters is 10 %" in text
     assert example("compare", slow, "example/before").returncode == 0
     junit = example("compare", "example/before", slow, "--format", "junit")
     assert junit.returncode == 1 and "<failure" in junit.stdout
@@ -219,7 +219,7 @@ def test_several_runs_make_a_trend(example):
     one_line(example("compare", *later, later[0]), 2, "named twice: day0")
 
 
-def test_a_run_is_held_against_a_table(example):
+def test_a_run_is_checked_against_a_table(example):
     line = "{operation: all_reduce, backend: gloo, world_size: 2, size: %s, busbw: %s}"
 
     def table(*lines):
@@ -235,7 +235,7 @@ def test_a_run_is_held_against_a_table(example):
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
         done = example("check", missed, "example/before", "--format", form)
         assert done.returncode == 1 and done.stdout.startswith(start)
-    one_line(example("check", table(line % ("3KiB", "1 MB/s")), "example/before"), 3, "nothing of what")
+    one_line(example("check", table(line % ("3KiB", "1 MB/s")), "example/before"), 3, "no case that")
     one_line(example("check", table(line % ("3KiB", "1M")), "example/before"), 2, "expect[0].busbw")
     networks = table(line % ("16MiB", "1 MB/s, fabric: slow net"), line % ("16MiB", "500 GB/s, fabric: fast net"))
     assert example("check", f"{networks}:slow", "example/before").returncode == 0
@@ -264,7 +264,7 @@ def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(e
 
 def test_what_cannot_be_compared_is_one_line(example):
     one_line(example("compare", "example/before,example/before", "example/after"), 2, "named twice")
-    one_line(example("compare", "example/before"), 2, "with what?", "check TABLE RUN")
+    one_line(example("compare", "example/before"), 2, "nothing to be compared with", "check TABLE RUN")
     one_line(example("compare", "example/before", "example/after", "--min-change", "5"), 2, "--min-change", "5%")
     one_line(example("compare", "example/before", "example/after", "--across", "size"), 2, "--across size")
     one_line(example("compare", "example/before", "example/after", "--across", "backend"), 2, "same backend")
@@ -292,7 +292,7 @@ def test_broken_runs_are_one_line(example):
     one_line(example("report", str(folder)), 2, "plan.json")
 
 
-def test_runs_are_listed_and_reported_beside_damaged_ones(example):
+def test_runs_are_listed_and_reported_next_to_damaged_runs(example):
     for name in ("20260101T000000Z-good", "20260102T000000Z-bad", "20260103T000000Z-empty"):
         shutil.copytree(example.folder / "example/before", example.folder / "results" / name)
     (example.folder / "results/20260102T000000Z-bad/manifest.json").write_text("{")

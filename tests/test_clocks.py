@@ -1,4 +1,4 @@
-"""Ranks with different clocks: their offset is bounded, arrivals are laid on one clock, and doubt is respected."""
+"""If ranks have different clocks, their offset is bounded, arrivals are on one clock, and uncertainty is respected."""
 
 import os
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ timeout: 20s
 
 @dataclass
 class Elsewhere:
-    """Starts ranks of which all but the first read another clock."""
+    """A launcher whose ranks, except the first, read another clock."""
 
     launcher: Launcher
 

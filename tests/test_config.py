@@ -1,4 +1,4 @@
-"""A good file gives what it says; a bad one gives one line with file, key, value and what is allowed."""
+"""A good file gives its values; a bad file gives one line with file, key, value and the allowed values."""
 
 import pytest
 
@@ -37,14 +37,14 @@ def test_sizes_grow_by_a_step_or_by_a_factor():
         ("sampling: {iterations: 10, relative_error: 0.1}", ["relative_error would be ignored"]),
         ("timeout: 5M", ["timeout", "unknown unit 'M'"]),
         ("link: 25G", ["link", "bits or bytes a second", "25 Gbit/s or 25 GB/s"]),
-        ("faults: [{do: explode, rank: 1}]", ["faults[0].do: explode", "raise, exit"]),
+        ("faults: [{do: explode, rank: 1}]", ["faults[0].do: unknown fault explode", "raise, exit"]),
         ("launches: 3\nlaunches: 4", ['c.yaml:6:1: key "launches" is there twice']),
         ("a: *x", ["c.yaml:5:4", "aliases"]),
         ("x: !!python/object/apply:os.system [ls]", ["c.yaml:5:4", "python/object"]),
         ("? [a, b]\n: 3", ["c.yaml:5:3", "plain word"]),
     ],
 )
-def test_each_mistake_is_one_line_that_says_how_to_mend_it(extra, parts):
+def test_each_mistake_is_one_line_that_says_how_to_fix_it(extra, parts):
     text = message(extra)
     for part in parts:
         assert part in text

@@ -1,4 +1,4 @@
-"""Every key of a configuration is explained with a valid example, and docs/configuration.md is made from that."""
+"""Every key of a configuration is explained with a valid example, and docs/configuration.md is made from them."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from bench.packages.gate import config as expected
 from tools import configuration_page as page
 
 SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]
-# The keys of a line's options are those of a configuration, so the page does not explain them twice.
+# A line's options have the same keys as a configuration, so the page does not explain them twice.
 KEYS = [(model, key) for model in (*SECTIONS, expected.Options) for key in fields_of(model)]
 
 

@@ -1,4 +1,4 @@
-"""A run that contradicts itself is told so, once a rule and series; one that only scatters is not."""
+"""A run that contradicts itself is reported, once per rule and series; a run that only scatters is not."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_every_composition_is_a_rule(left, parts, other_way):
 
 
 @pytest.mark.parametrize(("excess", "expected"), [(1.04, 0), (1.06, 1)])
-def test_only_what_goes_beyond_the_smallest_change_counts(excess, expected):
+def test_only_an_excess_beyond_the_smallest_change_counts(excess, expected):
     pair = [timed("all_reduce", 32, 1e-3, 1e-6), timed("all_reduce", 64, 2e-3 * excess, 1e-6)]
     assert len(texts(pair)) == expected
     assert len(texts(pair, min_change=0.01)) == 1
@@ -68,7 +68,7 @@ def test_only_what_goes_beyond_the_smallest_change_counts(excess, expected):
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.06, 1), (0.08, 0)])
 def test_a_difference_within_its_error_says_nothing(spread, expected):
-    """An excess of 0.2 of 2.2 ms: the errors of both, in quadrature, are as large at a spread of 7 %."""
+    """The excess is 0.2 of 2.2 ms: the errors of both cases, in quadrature, are as large at a spread of 7 %."""
     assert len(texts([timed("all_reduce", 32, 1e-3, spread), timed("all_reduce", 64, 2.2e-3, spread)])) == expected
 
 
@@ -85,7 +85,7 @@ def test_an_operation_without_a_reduce_op_is_a_part_for_every_reduce_op():
     assert texts([left, broadcast, timed("reduce", 32, 1e-3)]) == []
 
 
-def test_a_series_is_named_once_a_rule_with_its_worst_size():
+def test_a_series_is_named_once_per_rule_with_its_worst_size():
     base = [timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3), timed("all_reduce", 128, 20e-3)]
     (finding,) = consistency.findings(base)
     assert finding.cases == (base[2].case, base[0].case)
@@ -105,14 +105,14 @@ def test_series_that_only_scatter_are_rarely_blamed():
     rng = np.random.default_rng(5)
     blamed = 0
     for _ in range(100):
-        found = []
+        summaries = []
         for size in [64 * 2**k for k in range(16)]:
             medians = (5e-5 + size / 1e9) * np.exp(rng.normal(0, 0.05, 5))
             case = Case("all_reduce", "gloo", 4, "float32", size)
-            found.append(Summary(case, 5, 100, intervals.launch_interval(medians), tuple(medians.tolist())))
-        blamed += bool(consistency.findings(found))
-        slow = found[8]
+            summaries.append(Summary(case, 5, 100, intervals.launch_interval(medians), tuple(medians.tolist())))
+        blamed += bool(consistency.findings(summaries))
+        slow = summaries[8]
         tripled = Interval(slow.time_s.value * 3, slow.time_s.low * 3, slow.time_s.high * 3, slow.time_s.kind)
-        found[8] = Summary(slow.case, 5, 100, tripled)
-        assert consistency.findings(found)
+        summaries[8] = Summary(slow.case, 5, 100, tripled)
+        assert consistency.findings(summaries)
     assert blamed <= 2

@@ -1,6 +1,6 @@
-"""The α–β model finds again what invented series were made of, never a negative latency, and says when it fits not.
+"""The α–β model recovers the parameters of invented series, gives no negative latency, and reports if it does not fit.
 
-Bounds come from what the hardware is; a number that beats it is called impossible.
+Bounds come from the hardware; a number that exceeds a bound is called impossible.
 """
 
 from collections.abc import Callable
@@ -67,14 +67,14 @@ def test_a_noisy_series_gives_about_its_parameters_back(seed):
 
 @pytest.mark.slow
 def test_intervals_over_launches_cover_the_truth():
-    found = [cost_model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
+    fits = [cost_model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
     for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):
-        around = [getattr(fit, name) for fit in found]
+        around = [getattr(fit, name) for fit in fits]
         assert all(interval.kind == "over launches" for interval in around)
         assert 43 <= sum(interval.low <= truth <= interval.high for interval in around) <= 49, name
 
 
-def test_what_slows_a_whole_launch_widens_the_intervals():
+def test_slowness_of_a_whole_launch_widens_the_intervals():
     slow = np.array([1.0, 1.3, 1.0, 1.3, 1.0])
     (fit,) = cost_model.fits([summary(size, one_segment(size) * slow) for size in SIZES])
     want = intervals.launch_interval(ALPHA_S * slow)
@@ -87,10 +87,10 @@ def test_one_launch_has_values_without_intervals():
     assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {"none"}
 
 
-def test_sizes_with_more_launches_than_others_are_fitted_by_those_that_all_have():
-    alike = series(one_segment, 0.05)
-    more = [replace(s, means_s=(*s.means_s, 9 * s.means_s[0])) if n == 2 else s for n, s in enumerate(alike)]
-    assert cost_model.fits(more)[0].alpha_s == cost_model.fits(alike)[0].alpha_s
+def test_sizes_with_more_launches_are_fitted_by_the_launches_that_all_sizes_have():
+    equal = series(one_segment, 0.05)
+    more = [replace(s, means_s=(*s.means_s, 9 * s.means_s[0])) if n == 2 else s for n, s in enumerate(equal)]
+    assert cost_model.fits(more)[0].alpha_s == cost_model.fits(equal)[0].alpha_s
 
 
 def test_parameters_of_few_launches_have_a_range():
@@ -110,7 +110,7 @@ def test_a_latency_that_is_zero_in_some_launches_is_no_logarithm():
 
 
 @pytest.mark.parametrize("launches", [1, 3])
-def test_what_cannot_be_told_from_zero_or_infinity_is_not_given(launches):
+def test_parameters_indistinguishable_from_zero_or_infinity_are_not_given(launches):
     (flat,) = cost_model.fits(series(lambda size: ALPHA_S, launches=launches))
     assert flat.alpha_s.value == pytest.approx(ALPHA_S)
     assert flat.rate is None and flat.half_size is None
@@ -154,16 +154,16 @@ def test_a_series_that_no_model_describes_says_so_instead():
 def test_series_that_differ_in_anything_but_size_are_apart():
     slow = [summary(s, [2 * one_segment(s)] * 2, world_size=8) for s in reversed(SIZES)]
     pipelined = [summary(s, [one_segment(s) / 2] * 2, metric="pipelined", depth=8) for s in SIZES]
-    found = cost_model.fits([*slow, *series(one_segment), *pipelined])
-    assert [(fit.case.world_size, fit.case.metric) for fit in found] == [
+    fits = cost_model.fits([*slow, *series(one_segment), *pipelined])
+    assert [(fit.case.world_size, fit.case.metric) for fit in fits] == [
         (4, "isolated"), (8, "isolated"), (4, "pipelined"),
     ]  # fmt: skip
-    assert [fit.alpha_s.value / ALPHA_S for fit in found] == pytest.approx([1, 2, 0.5])
-    assert {fit.case.size_bytes for fit in found} == {SIZES[0]}
+    assert [fit.alpha_s.value / ALPHA_S for fit in fits] == pytest.approx([1, 2, 0.5])
+    assert {fit.case.size_bytes for fit in fits} == {SIZES[0]}
 
 
 def test_bounds_come_from_the_user_and_from_the_best_pair():
-    found = [
+    summaries = [
         *series(one_segment),
         summary(1000, [1e-5], world_size=1),
         summary(1000, [1e-5], "pairwise"),
@@ -173,8 +173,8 @@ def test_bounds_come_from_the_user_and_from_the_best_pair():
         summary(1000, [1e-5], world_size=2),
     ]
     ring = Bound("gloo", 4, "ring of measured pairs", pytest.approx(1e9))
-    assert cost_model.bounds(found, None) == [ring]
-    assert cost_model.bounds(found, 3e9) == [
+    assert cost_model.bounds(summaries, None) == [ring]
+    assert cost_model.bounds(summaries, 3e9) == [
         Bound("gloo", 2, "link as given", 3e9),
         Bound("gloo", 4, "link as given", 3e9),
         ring,
@@ -193,8 +193,8 @@ def test_the_fit_is_the_least_of_scipys_from_many_starts():
 
         starts = [(np.log(times[0]), np.log(times[-1] / sizes[-1])), (-9, -20), (-12, -25), (-6, -18)]
         best = min(2 * least_squares(residuals, start).cost for start in starts)
-        found = cost_model._affine(sizes, times)
-        assert np.sum(np.log((found[0] + found[1] * sizes) / times) ** 2) <= best * (1 + 1e-6) + 1e-12
+        fitted = cost_model._affine(sizes, times)
+        assert np.sum(np.log((fitted[0] + fitted[1] * sizes) / times) ** 2) <= best * (1 + 1e-6) + 1e-12
 
 
 def test_every_segment_has_four_sizes():
@@ -237,7 +237,7 @@ def run_of(host, op="all_reduce", seconds=1e-3, size=10**9, hosts=1, **extra):
     ("version", "links", "capability", "rate"),
     [(5, 12, 80, 300e9), (6, 18, 90, 450e9), (7, 18, 90, 450e9), (7, 18, 100, 900e9), (8, 18, 103, 900e9)],
 )
-def test_what_nvml_calls_a_version_of_nvlink_is_no_generation(version, links, capability, rate):
+def test_the_nvlink_version_of_nvml_is_not_a_generation(version, links, capability, rate):
     gpu = {"nvlinks": [version] * links, "capability": capability, "pcie_generation": 5, "pcie_width": 16}
     assert gpu_rate({"gpus": [gpu]}) == (f"NVLink ({links} links)", rate)
 
@@ -262,24 +262,24 @@ def test_rates_are_those_of_the_data_sheets():
 
 @pytest.mark.parametrize(("seconds", "believed"), [(4e-3, True), (2.3e-3, True), (1.8e-3, False)])
 def test_a_number_beyond_the_hardware_is_not_believed(seconds, believed):
-    """1 GB into each GPU over 450 GB/s takes 2.2 ms, even where switches reduce."""
+    """1 GB into each GPU over 450 GB/s takes 2.2 ms, even if switches reduce."""
     analysis = analyze(run_of(H100, seconds=seconds))
     assert any("do not believe" in warning for warning in sentences(analysis.notices)) != believed
     assert [bound.busbw for bound in analysis.bounds] == [450e9 * 2 * 7 / 8]
 
 
-def test_hosts_are_bounded_by_what_joins_them():
+def test_hosts_are_bounded_by_the_network_between_them():
     names = {bound.name: bound.busbw for bound in analyze(run_of(H100 | IB, seconds=9e-3, hosts=2)).bounds}
     assert names["InfiniBand between 2 hosts"] == pytest.approx(400e9 * (7 / 8) / (1 / 2))
 
 
-def test_shared_gpus_have_no_bandwidth_and_that_is_said():
+def test_shared_gpus_have_no_bandwidth_and_the_reason_is_reported():
     analysis = analyze(run_of(H100, seconds=1e-5, oversubscribed=True))
     assert analysis.summaries[0].busbw is analysis.summaries[0].algbw is None
     assert "shared a GPU" in " ".join(sentences(analysis.notices))
 
 
-def test_what_moves_nothing_has_no_bound():
+def test_an_operation_that_moves_nothing_has_no_bound():
     run = run_of(H100, op="barrier", size=0)
     run = replace(run, samples=[replace(run.samples[0], case=replace(run.samples[0].case, dtype="bytes"))])
     assert analyze(run).bounds == ()

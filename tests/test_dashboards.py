@@ -1,4 +1,4 @@
-"""What dashboards read: OpenMetrics as the reference parser of prometheus_client reads it, and JSON line by line."""
+"""Dashboards can read the output: OpenMetrics, by the reference parser of prometheus_client, and JSON line by line."""
 
 import json
 import shutil
@@ -39,38 +39,38 @@ def gauges(run, **more):
 def test_the_reference_parser_reads_every_gauge():
     run = a_run()
     (summary,) = analyze(run).summaries
-    found = gauges(run, prefix="nccl")
+    by_name = gauges(run, prefix="nccl")
     time_s, busbw = summary.time_s, summary.busbw
-    assert found["nccl_collective_exec_time_microseconds"].value == pytest.approx(time_s.value * 1e6, rel=1e-5)
-    assert found["nccl_collective_exec_time_microseconds_low"].value == pytest.approx(time_s.low * 1e6, rel=1e-5)
-    assert found["nccl_bus_bandwidth_gbs"].value == pytest.approx(busbw / 1e9, rel=1e-5)
-    low, high = found["nccl_bus_bandwidth_gbs_low"].value, found["nccl_bus_bandwidth_gbs_high"].value
-    assert low < busbw / 1e9 < high and found["collbench_launches"].value == 5
-    labels = found["nccl_bus_bandwidth_gbs"].labels
+    assert by_name["nccl_collective_exec_time_microseconds"].value == pytest.approx(time_s.value * 1e6, rel=1e-5)
+    assert by_name["nccl_collective_exec_time_microseconds_low"].value == pytest.approx(time_s.low * 1e6, rel=1e-5)
+    assert by_name["nccl_bus_bandwidth_gbs"].value == pytest.approx(busbw / 1e9, rel=1e-5)
+    low, high = by_name["nccl_bus_bandwidth_gbs_low"].value, by_name["nccl_bus_bandwidth_gbs_high"].value
+    assert low < busbw / 1e9 < high and by_name["collbench_launches"].value == 5
+    labels = by_name["nccl_bus_bandwidth_gbs"].labels
     assert (labels["collective"], labels["nranks"], labels["message_size"]) == ("AllReduce", "2", "1 MiB")
-    assert found["collbench_failed_measurements"].value == 0
+    assert by_name["collbench_failed_measurements"].value == 0
 
 
-def test_what_failed_has_no_gauge_and_is_counted():
+def test_a_failed_case_has_no_gauge_and_is_counted():
     run = invented_run([samples(CASE, 1, steady(1), failure=Failure("wrong", 1, 'a "quoted"\nreason'))])
-    found = gauges(run)
-    assert not any("bandwidth" in name for name in found) and found["collbench_failed_measurements"].value == 1
+    by_name = gauges(run)
+    assert not any("bandwidth" in name for name in by_name) and by_name["collbench_failed_measurements"].value == 1
 
 
 def test_only_numbers_of_nccl_have_the_names_of_its_inspector():
     run = a_run()
     (summary,) = analyze(run).summaries
-    found = gauges(run)
-    assert not [name for name in found if name.startswith("nccl")]
-    assert found["collbench_call_time_seconds"].value == pytest.approx(summary.time_s.value, rel=1e-5)
-    assert found["collbench_bus_bandwidth_bytes_per_second"].value == pytest.approx(summary.busbw, rel=1e-5)
+    by_name = gauges(run)
+    assert not [name for name in by_name if name.startswith("nccl")]
+    assert by_name["collbench_call_time_seconds"].value == pytest.approx(summary.time_s.value, rel=1e-5)
+    assert by_name["collbench_bus_bandwidth_bytes_per_second"].value == pytest.approx(summary.busbw, rel=1e-5)
     assert "mine_call_time_seconds" in gauges(run, prefix="mine")
     nccl = [samples(replace(CASE, backend="nccl"), n, steady(1)) for n in (1, 2)]
     assert "nccl_bus_bandwidth_gbs" in gauges(invented_run(nccl, launches=2))
 
 
 def test_the_files_of_two_runs_do_not_collide_and_series_go_on():
-    """Runs of one configuration have equal labels, whenever they were made; others differ, also with a common case."""
+    """Runs of one configuration always have equal labels; other runs have other labels, also for a common case."""
 
     def labelled(run):
         return {(name, *sorted(sample.labels.items())) for name, sample in gauges(run).items()}
@@ -82,7 +82,7 @@ def test_the_files_of_two_runs_do_not_collide_and_series_go_on():
 
 
 def complaints(text: str) -> list[str]:
-    """What promtool says of a file, without units that are NCCL's."""
+    """Return promtool's complaints about a file, without complaints about NCCL's units."""
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
     return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("nccl_")]
 
@@ -121,27 +121,27 @@ def test_a_report_is_printed_in_both(warm):
 def test_a_comparison_is_read_by_the_reference_parser(warm):
     before, after = (str(ROOT / "docs" / "example" / name) for name in ("before", "after"))
     done = warm("compare", before, after, "--format", "openmetrics")
-    told = json.loads(warm("compare", before, after, "--format", "json").stdout)
+    expected = json.loads(warm("compare", before, after, "--format", "json").stdout)
     families = text_string_to_metric_families(done.stdout)
-    found = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
-    sides = [told["before"], told["after"]]
+    values = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    sides = [expected["before"], expected["after"]]
     words = ["SAME", "SLOWER", "FASTER", "INCONCLUSIVE"]
-    assert found["collbench_verdict", "compare", *sides] == words.index(told["verdict"])
-    for case in told["cases"]:
-        of = (*sides, case["name"])
-        assert found["collbench_case_verdict", *of] == words.index(case["verdict"])
-        assert found["collbench_time_ratio", *of] == pytest.approx(case["ratio"], rel=1e-5)
-        assert found["collbench_time_ratio_low", *of] < found["collbench_time_ratio", *of]
+    assert values["collbench_verdict", "compare", *sides] == words.index(expected["verdict"])
+    for case in expected["cases"]:
+        labels = (*sides, case["name"])
+        assert values["collbench_case_verdict", *labels] == words.index(case["verdict"])
+        assert values["collbench_time_ratio", *labels] == pytest.approx(case["ratio"], rel=1e-5)
+        assert values["collbench_time_ratio_low", *labels] < values["collbench_time_ratio", *labels]
     trend = warm("compare", before, after, before, "--format", "openmetrics")
     assert trend.returncode == 2 and "is for two runs" in trend.stderr
 
 
 def test_bencher_gets_each_time_with_its_interval():
-    """Bencher's metric format: benchmark → measure → value, lower_value, upper_value; nanoseconds of `latency`."""
+    """Bencher's metric format is benchmark → measure → value, lower_value, upper_value; `latency` is in nanoseconds."""
     analysis = analyze(run := folders.read(ROOT / "docs/example/before"))
-    found = json.loads(dashboards.bencher(View(run, analysis)))
-    assert found.keys() == {summary.case.key for summary in analysis.summaries if summary.time_s}
+    benchmarks = json.loads(dashboards.bencher(View(run, analysis)))
+    assert benchmarks.keys() == {summary.case.key for summary in analysis.summaries if summary.time_s}
     for summary in analysis.summaries:
-        metric = found[summary.case.key]["latency"]
+        metric = benchmarks[summary.case.key]["latency"]
         assert metric["value"] == pytest.approx(1e9 * summary.time_s.value)
         assert metric["lower_value"] < metric["value"] < metric["upper_value"]

@@ -1,6 +1,6 @@
-"""Timing on a device that enqueues: what is timed has no dispatching in it, no waiting, and nothing that disturbs it.
+"""Timing on a device that enqueues: the times include no dispatching, no waiting and no disturbance.
 
-The device is simulated, so that each of these can be said to the nanosecond; tests/test_gpu.py has a real one.
+The device is simulated, so that each of these can be tested to the nanosecond; tests/test_gpu.py has a real device.
 """
 
 import pytest
@@ -16,7 +16,7 @@ from bench.rank.workload import Workload
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US
-# What an event costs its stream after the work before it.
+# The cost of an event for its stream, after the work before the event.
 EVENT_NS = 2 * US
 
 
@@ -35,18 +35,18 @@ def case(metric="isolated", depth=1, call="sync"):
     return Case("all_reduce", "nccl", 2, "float32", 4096, metric=metric, depth=depth, call=call)
 
 
-def measured(device, call, of=None, count=6, skew_ns=0, barrier=lambda: None):
-    timer = CaseTimer(Calls(call), of or case(), barrier, lambda: None, device, device.aligned_at(skew_ns))
+def measured(device, call, timed_case=None, count=6, skew_ns=0, barrier=lambda: None):
+    timer = CaseTimer(Calls(call), timed_case or case(), barrier, lambda: None, device, device.aligned_at(skew_ns))
     return timer, timer.measure(count)
 
 
 def test_half_a_millisecond_of_dispatching_moves_host_time_and_not_device_time():
-    found = {}
+    blocks = {}
     for dispatch_ns in (5 * US, 505 * US):
         device = SimulatedDevice()
         timer, _ = measured(device, device.call(RUNS_NS, dispatch_ns))
-        found[dispatch_ns] = timer.measure(6)  # the first block finds out how much has to be enqueued behind
-    quick, slow = found.values()
+        blocks[dispatch_ns] = timer.measure(6)  # the first block finds out for how long to occupy the stream
+    quick, slow = blocks.values()
     assert not any(quick["dispatch_bound"] + slow["dispatch_bound"])
     assert all(abs(a - b) < US for a, b in zip(quick["duration_ns"], slow["duration_ns"], strict=True))
     assert all(abs(ns - RUNS_NS) <= EVENT_NS for ns in slow["duration_ns"])
@@ -55,8 +55,8 @@ def test_half_a_millisecond_of_dispatching_moves_host_time_and_not_device_time()
 
 def test_a_rank_that_leaves_the_barrier_late_is_not_waited_for_within_a_call():
     device = SimulatedDevice()
-    _, found = measured(device, device.call(RUNS_NS), skew_ns=700 * US)
-    assert all(abs(ns - RUNS_NS) <= EVENT_NS for ns in found["duration_ns"])
+    _, block = measured(device, device.call(RUNS_NS), skew_ns=700 * US)
+    assert all(abs(ns - RUNS_NS) <= EVENT_NS for ns in block["duration_ns"])
 
 
 def test_iterations_that_dispatching_slowed_are_counted_and_then_avoided():
@@ -67,7 +67,7 @@ def test_iterations_that_dispatching_slowed_are_counted_and_then_avoided():
 
 
 def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
-    """8 ms once; each iteration occupies the stream before its calls, which the host then waits for."""
+    """The host stalls once for 8 ms; each iteration occupies the stream before its calls, and the host waits for it."""
     device = SimulatedDevice()
     calls = iter([5 * US] * 10 + [8_000 * US] + [5 * US] * 60)
     timer = CaseTimer(
@@ -84,7 +84,7 @@ def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
     assert device.host_ns - began < 2 * LEAST_BACKLOG_NS
 
 
-def test_what_waits_on_the_host_occupies_nothing():
+def test_a_call_that_waits_on_the_host_occupies_nothing():
     device = SimulatedDevice()
 
     class Barrier(Calls):
@@ -95,25 +95,25 @@ def test_what_waits_on_the_host_occupies_nothing():
         device.synchronize()
 
     timer = CaseTimer(Barrier(barrier), case(), rest, rest, device, device.aligned_at(0))
-    found = timer.measure(8)
-    assert not {"host_ns", "wait_ns", "dispatch_bound"} & found.keys()
-    assert "occupy" not in device.log and all(ns < 40 * US for ns in found["duration_ns"])
-    assert timer.cost_ns() < 1e6  # of the host's clock
+    block = timer.measure(8)
+    assert not {"host_ns", "wait_ns", "dispatch_bound"} & block.keys()
+    assert "occupy" not in device.log and all(ns < 40 * US for ns in block["duration_ns"])
+    assert timer.cost_ns() < 1e6  # measured by the host's clock
 
 
 def test_the_rank_that_comes_last_waits_least_whatever_its_host_s_stamps_say():
-    """Two ranks: the host of the first is 300 µs late. The devices tell, and the host's stamps do not matter."""
-    found = {}
-    for name, late_ns in (("late", 0), ("waits", LEAST_BACKLOG_NS + 300 * US)):  # its stream is occupied, too
+    """The host of the first of two ranks is 300 µs late; the devices show this, and the host's stamps do not matter."""
+    blocks = {}
+    for name, late_ns in (("late", 0), ("waits", LEAST_BACKLOG_NS + 300 * US)):  # the stream is also occupied
         device = SimulatedDevice()
-        _, found[name] = measured(device, device.call(RUNS_NS), skew_ns=late_ns)
-    assert min(found["waits"]["wait_ns"]) - max(found["late"]["wait_ns"]) > 250 * US
-    assert max(found["waits"]["duration_ns"]) - min(found["late"]["duration_ns"]) <= EVENT_NS
+        _, blocks[name] = measured(device, device.call(RUNS_NS), skew_ns=late_ns)
+    assert min(blocks["waits"]["wait_ns"]) - max(blocks["late"]["wait_ns"]) > 250 * US
+    assert max(blocks["waits"]["duration_ns"]) - min(blocks["late"]["duration_ns"]) <= EVENT_NS
 
 
 @pytest.mark.parametrize("depth", [1, 20])
 def test_a_rank_whose_host_enqueues_slower_is_not_late(depth):
-    """12 and 13 µs a call: the stream of the second is occupied for longer, and both are ready at the same time."""
+    """At 12 and 13 µs per call, the second rank's stream is occupied for longer, and both are ready at one time."""
     ready = {}
     for dispatch_ns in (12 * US, 13 * US):
         device = SimulatedDevice()
@@ -133,7 +133,7 @@ def test_a_rank_whose_host_enqueues_slower_is_not_late(depth):
     assert max(abs(a - b) for a, b in zip(first, second, strict=True)) <= EVENT_NS
 
 
-def test_an_empty_pair_of_events_is_what_the_timer_costs():
+def test_the_timer_costs_as_much_as_an_empty_pair_of_events():
     device = SimulatedDevice()
     timer, _ = measured(device, device.call(RUNS_NS))
     assert 0 <= timer.cost_ns() <= EVENT_NS
@@ -141,7 +141,7 @@ def test_an_empty_pair_of_events_is_what_the_timer_costs():
 
 @pytest.mark.parametrize("rises_ns", [0, 60_000 * US])
 def test_a_clock_that_rises_under_load_is_waited_for(rises_ns):
-    """345 MHz when idle, 1980 MHz after a while of work."""
+    """The clock has 345 MHz when idle and 1980 MHz after a while of work."""
     device = SimulatedDevice()
     began = device.host_ns
 
@@ -191,7 +191,7 @@ def test_a_graph_is_captured_once_replayed_and_let_go_of(call):
     assert device.log[-1] == "reset"
 
 
-def test_what_dispatching_costs_is_told_by_the_host():
+def test_the_host_measures_the_cost_of_dispatching():
     device = SimulatedDevice()
     assert 7 * US <= floor_ns(device.call(2 * US), device) <= 8 * US
 
@@ -206,7 +206,7 @@ def test_the_host_cannot_do_what_only_a_stream_can():
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
 def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
-    """Marks lie behind the work before them; packing is a stretch between two of them."""
+    """A mark comes after the work before it; packing is the time between two marks."""
     device = SimulatedDevice()
     watch = Stopwatch(device)
     for step in range(3):
@@ -227,7 +227,7 @@ def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
 
 # ── replays ──────────────────────────────────────────────────────────────────────────────────────
 class Waited:
-    """What an asynchronous call returns. ends_ns: when its stream is done with it."""
+    """The handle of an asynchronous call, which its stream completes at `ends_ns`."""
 
     def __init__(self, device, ends_ns=0):
         self.device, self.ends_ns = device, ends_ns
@@ -261,17 +261,17 @@ def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recordi
     assert starts == sorted(starts) and all(abs(ns - RUNS_NS) <= 10 * US for ns in durations)
 
 
-def test_an_asynchronous_call_is_over_when_it_is_and_not_when_it_is_waited_for():
-    """It ends 100 µs after it began; another call of 900 µs runs before anything waits for it."""
+def test_an_asynchronous_call_ends_when_it_is_done_and_not_when_it_is_waited_for():
+    """The call ends 100 µs after it began; another call of 900 µs runs before anything waits for the first call."""
     device = SimulatedDevice()
     planned = [ReplayedCall(0, 0), ReplayedCall(1, 1)]
     marks = marks_on(device, [0, 1])
 
-    def beside():
+    def asynchronous():
         device.host_ns += 5 * US
         return Waited(device, max(device.free_at_ns, device.host_ns) + RUNS_NS)
 
-    make_step(planned, [beside, device.call(900 * US)], [True, False], marks)
+    make_step(planned, [asynchronous, device.call(900 * US)], [True, False], marks)
     device.synchronize()
     _, durations = marks.stamps()
     assert durations[0] == pytest.approx(RUNS_NS, abs=20 * US) and durations[1] > 890 * US
@@ -290,5 +290,5 @@ def test_pauses_of_a_replay_pass_on_the_device_too():
         device.waits(500 * US)
         call()
 
-    found = CaseTimer(Paused(step), case(), rest, rest, device, device.aligned_at(0)).measure(4)
-    assert all(ns > 500 * US for ns in found["duration_ns"]) and "dispatch_bound" not in found
+    block = CaseTimer(Paused(step), case(), rest, rest, device, device.aligned_at(0)).measure(4)
+    assert all(ns > 500 * US for ns in block["duration_ns"]) and "dispatch_bound" not in block

@@ -1,4 +1,4 @@
-"""The emulated link carries one call after the other, and keeps nothing of those that are over."""
+"""The emulated link carries one call after the other, and keeps no data of finished calls."""
 
 import time
 import tracemalloc
@@ -11,11 +11,11 @@ from bench.packages.training.step_records import Link
 
 
 def test_calls_go_over_the_link_one_after_the_other(tmp_path):
-    """Two ranks in one process: a call begins when the second has launched it, and when the link is free."""
+    """Two ranks in one process: a call begins when the second rank has launched it and the link is free."""
     link = Link(latency_s=1e-3, bytes_per_s=1e6)
     first, second = (EmulatedLink(link, rank, 2, tmp_path / "link") for rank in (0, 1))
     tensor = torch.zeros(1000)
-    calls = [one.all_reduce(tensor) for _ in range(2) for one in (first, second)]
+    calls = [end.all_reduce(tensor) for _ in range(2) for end in (first, second)]
     assert not calls[-1].is_completed()
     for call in calls:
         call.wait()
@@ -53,4 +53,4 @@ def test_it_does_not_grow_with_the_calls_that_are_over(tmp_path):
         step()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert after - before < 20_000  # bytes, where one object a call would be 5000 objects
+    assert after - before < 20_000  # bytes; one object per call would be 5000 objects

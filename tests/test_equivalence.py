@@ -1,6 +1,6 @@
 """K ranks train the same model as one process where they must, and every mistake that breaks this is noticed.
 
-The trainings are real: ranks are processes that join gloo. A mistake is a trial whose ranks do it.
+The trainings are real: ranks are processes that join gloo. Each mistake is a trial whose ranks make it.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ from bench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")
 FALLING = tuple(1 / (1 + step) for step in range(12))
-# What ranks may do wrong where they must train what one process trains. At K = 2 each would pass unnoticed in a loss.
+# Mistakes of ranks that must train the model of one process. At K = 2 a loss would show none of them.
 MISTAKES = {
     "sums gradients": Training(gradients="sum"),
     "synchronises nothing": Training(gradients="apart"),
@@ -57,7 +57,7 @@ def test_everything_holds_on_two_ranks(warm):
 
 
 def test_every_mistake_of_the_ranks_is_noticed(launcher):
-    wrong = [replace(PLAIN, name=name, ranks=how) for name, how in MISTAKES.items()]
+    wrong = [replace(PLAIN, name=name, ranks=ranks) for name, ranks in MISTAKES.items()]
     wrong += [
         replace(PLAIN, name="float32", dtype="float32", ranks=MISTAKES["sums gradients"]),
         Trial("padding in place of drop_last", "equal", Training(examples="odd"), Training(examples="dropped")),
@@ -68,9 +68,9 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
         replace(AVERAGED, name="never averages", ranks=replace(AVERAGED.ranks, average=0)),
         replace(AVERAGED, name="another momentum", alone=Training("nesterov")),
     ]
-    # Could not tell a mistake from none: the same in place of a control, an unstable training, one that stands still.
+    # Trials that prove nothing: equal trainings as a control, an unstable training, and a training that does not move.
     useless = [replace(PLAIN, must="differ")]
-    useless += [replace(PLAIN, ranks=how, alone=how) for how in (Training(lr_power=12), Training(lr_power=-12))]
+    useless += [replace(PLAIN, ranks=ranks, alone=ranks) for ranks in (Training(lr_power=12), Training(lr_power=-12))]
     results, failure = run_trials([*wrong, *useless], 2, 24, launcher)
     assert failure is None
     verdicts = list(map(verdict, results))
@@ -79,14 +79,14 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     same, unstable, still = verdicts[len(wrong) :]
     assert (same.holds, same.text) == (False, "DOES NOT DIFFER")
     assert still.result.difference <= 1e-9, "it is equal, and yet"
-    for useless_one in (unstable, still):
-        assert useless_one.holds is False and "PROVES NOTHING" in useless_one.text
+    for judged in (unstable, still):
+        assert judged.holds is False and "PROVES NOTHING" in judged.text
 
 
 @pytest.mark.slow
 def test_three_ranks_train_the_same_too(launcher):
-    """Among them ranks that average parameters, whose momentum never leaves its rank."""
-    chosen = [one for one in TRIALS if one.must != "shown" and one.dtype == "float64" and one.ranks != Training()]
+    """Some ranks average parameters; their momentum never leaves the rank."""
+    chosen = [t for t in TRIALS if t.must != "shown" and t.dtype == "float64" and t.ranks != Training()]
     results, failure = run_trials(chosen, 3, 8, launcher)
     assert failure is None
     assert [(v.result.trial.name, v.text) for v in map(verdict, results) if v.holds is False] == []
@@ -111,7 +111,7 @@ def test_a_trial_that_raises_costs_no_other(warm, monkeypatch):
     assert "KeyError" in next(row for row in done.stdout.splitlines() if row.startswith("odd one"))
 
 
-def test_what_prevents_it_is_one_line(warm, monkeypatch):
+def test_an_obstacle_is_reported_in_one_line(warm, monkeypatch):
     monkeypatch.setattr(equivalence, "TRIALS", ())
     (warm.folder / "plots").write_text("in the way")
     done = warm("equivalence")
@@ -151,7 +151,7 @@ def test_ranks_must_hold_the_same_bits():
     assert (judged.holds, judged.text, judged.limit) == (False, "BROKEN", "0 (same bits)")
 
 
-def test_what_is_not_tried_breaks_nothing_and_what_is_lost_does():
+def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
     assert Proof(2, 12, (verdict(TrialResult(PLAIN, untried="not tried: needs two GPUs")),)).holds
     for trial in (PLAIN, replace(PLAIN, must="shown")):
         assert verdict(TrialResult(trial)).text.startswith("NOT MEASURED")

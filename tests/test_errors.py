@@ -1,4 +1,4 @@
-"""What a user does wrong is answered by one line that says what stands there, what is allowed, and what to type."""
+"""A user's mistake is answered by one line: the mistaken input, the allowed input, and the command to type."""
 
 import shutil
 import unicodedata
@@ -13,7 +13,7 @@ from test_cli import one_line
 
 @pytest.fixture
 def kept(warm):
-    """A command line with a run of the name `kept` in results/."""
+    """Return a command line with a run named `kept` in results/."""
     shutil.copytree(ROOT / "docs/example/before", warm.folder / "results/20260101T000000Z-kept")
     return warm
 

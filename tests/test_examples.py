@@ -1,4 +1,4 @@
-"""Files in examples/ that no other test runs are what their readers take: units of systemd, objects of Kubernetes."""
+"""Files in examples/ that no other test runs are valid for their readers: units of systemd, objects of Kubernetes."""
 
 import functools
 import shutil
@@ -58,7 +58,7 @@ def test_an_init_container_is_the_gate_in_the_planned_job():
     }  # fmt: skip
 
 
-# ── what their readers' own checkers say ─────────────────────────────────────────────────────────
+# ── the checkers of the readers ──────────────────────────────────────────────────────────────────
 WORKFLOWS = sorted([*(ROOT / ".github/workflows").iterdir(), *(EXAMPLES / "ci").glob("github-*.yaml")])
 SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")])
 FORM = ROOT / ".github/ISSUE_TEMPLATE/bug.yml"

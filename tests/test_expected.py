@@ -1,4 +1,4 @@
-"""A table of expectations is read strictly and held against a run line by line."""
+"""A table of expectations is read strictly and compared with a run line by line."""
 
 import io
 import re
@@ -31,7 +31,7 @@ def table(*lines: str, head: str = "tolerance: 10%"):
 
 
 def summary(low: float, high: float, case: Case = CASE, launches: int = 5) -> Summary:
-    """A case whose bus bandwidth has this interval, in GB/s."""
+    """Return the summary of a case whose bus bandwidth has this interval, in GB/s."""
     middle, half = np.sqrt(low * high), np.log(high / low) / 2
     spread = half * np.sqrt(launches) / stdtrit(launches - 1, 0.975) if launches > 1 else 0.0
     steps = np.linspace(-1, 1, launches) if launches > 1 else np.zeros(1)
@@ -48,39 +48,39 @@ def lines(expected, summaries):
     ("low", "high", "verdict"),
     [(9.5, 10.5, "PASS"), (9.001, 9.5, "PASS"), (8.9, 9.5, "INCONCLUSIVE"), (8, 8.99, "FAIL"), (20, 30, "PASS")],
 )
-def test_all_of_the_interval_must_reach_what_is_expected(low, high, verdict):
-    (found,) = lines(table(LINE), [summary(low, high)])
-    assert found.verdict == verdict
-    assert (found.measured.low, found.measured.high) == pytest.approx((low * 1e9, high * 1e9))
+def test_all_of_the_interval_must_reach_the_expected_rate(low, high, verdict):
+    (line,) = lines(table(LINE), [summary(low, high)])
+    assert line.verdict == verdict
+    assert (line.measured.low, line.measured.high) == pytest.approx((low * 1e9, high * 1e9))
 
 
-def test_what_was_not_measured_is_missing():
+def test_a_case_that_was_not_measured_is_missing():
     other = Case("all_reduce", "gloo", 4, "float32", 10**9)
     pipelined = Case("all_reduce", "gloo", 2, "float32", 10**9, metric="pipelined", depth=8)
-    (found,) = lines(table(LINE), [summary(9, 10, other), summary(9, 10, pipelined)])
-    assert (found.verdict, found.measured, found.case) == ("MISSING", None, CASE)
+    (line,) = lines(table(LINE), [summary(9, 10, other), summary(9, 10, pipelined)])
+    assert (line.verdict, line.measured, line.case) == ("MISSING", None, CASE)
     dead = Summary(CASE, 0, 0, None, failures=(Failure("hang", None, "nobody came"),))
-    (found,) = lines(table(LINE), [dead])
-    assert (found.verdict, found.note.values["why"]) == ("MISSING", "nobody came")
+    (line,) = lines(table(LINE), [dead])
+    assert (line.verdict, line.note.values["why"]) == ("MISSING", "nobody came")
 
 
-def test_what_a_line_leaves_out_fits_every_case_and_few_launches_decide_nothing():
+def test_an_omitted_option_fits_every_case_and_few_launches_decide_nothing():
     hot = Case("all_reduce", "gloo", 2, "float32", 10**9, buffers="hot")
     both = [summary(9.5, 10), summary(5, 6, hot, launches=1)]
-    assert [found.verdict for found in lines(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
-    (found,) = lines(table(f"{LINE}, options: {{buffers: hot}}"), both)
-    assert found.case == hot and found.note.kind is GateNotice.FEW_OF_LINE
+    assert [line.verdict for line in lines(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
+    (line,) = lines(table(f"{LINE}, options: {{buffers: hot}}"), both)
+    assert line.case == hot and line.note.kind is GateNotice.FEW_OF_LINE
 
 
 def many(rel: float, seed: int, launches: int = 8):
-    """A table of 18 lines, and a machine that is `rel` times as fast as it says; launches scatter by 5 %."""
+    """Check 18 lines on a machine that is `rel` times as fast as the table says; launches scatter by 5 %."""
     dice = np.random.default_rng(seed)
     cases = [replace(CASE, size_bytes=10**9 + 8 * k) for k in range(18)]
     expected = table(*(LINE.replace("1GB", str(case.size_bytes)) for case in cases))
     made = [10 * rel * np.exp(0.05 * dice.normal(size=launches)) for _ in cases]
     bounds = [Interval(1 / m.mean(), 1 / m.max(), 1 / m.min(), "over launches") for m in made]
-    found = [Summary(c, launches, 100, b, tuple((1 / m).tolist())) for c, b, m in zip(cases, bounds, made, strict=True)]
-    return check(expected, found)
+    rows = [Summary(c, launches, 100, b, tuple((1 / m).tolist())) for c, b, m in zip(cases, bounds, made, strict=True)]
+    return check(expected, rows)
 
 
 def test_a_machine_that_is_as_fast_as_expected_passes_all_lines_together():
@@ -89,15 +89,15 @@ def test_a_machine_that_is_as_fast_as_expected_passes_all_lines_together():
 
 def test_a_machine_below_its_limits_fails_and_one_at_them_is_open():
     assert {many(0.8, seed).verdict for seed in range(20)} == {"FAIL"}
-    found = [many(0.9, seed).verdict for seed in range(20)]
-    assert found.count("INCONCLUSIVE") >= 14
+    verdicts = [many(0.9, seed).verdict for seed in range(20)]
+    assert verdicts.count("INCONCLUSIVE") >= 14
 
 
 def test_one_slow_line_fails_the_table_however_good_the_rest_is():
     good = [summary(19, 20, replace(CASE, size_bytes=10**9 + 8 * k)) for k in range(5)]
-    expected = table(*(LINE.replace("1GB", str(one.case.size_bytes)) for one in good))
-    found = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
-    assert (found.verdict, [one.verdict for one in found.checks][-1]) == ("FAIL", "FAIL")
+    expected = table(*(LINE.replace("1GB", str(line.case.size_bytes)) for line in good))
+    checked = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
+    assert (checked.verdict, [line.verdict for line in checked.checks][-1]) == ("FAIL", "FAIL")
     open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
     assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", GateNotice.A_LINE_BELOW)
 
@@ -111,14 +111,14 @@ def test_one_slow_line_fails_the_table_however_good_the_rest_is():
 )
 def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_named(named, changes):
     other, named = summary(9.5, 10, replace(CASE, **changes)), f"options: {{{named}}}"
-    assert [found.verdict for found in lines(table(LINE), [other])] == ["MISSING"]
-    assert [found.verdict for found in lines(table(f"{LINE}, {named}"), [other])] == ["PASS"]
-    assert [found.verdict for found in lines(table(f"{LINE}, {named}"), [summary(9.5, 10)])] == ["MISSING"]
+    assert [line.verdict for line in lines(table(LINE), [other])] == ["MISSING"]
+    assert [line.verdict for line in lines(table(f"{LINE}, {named}"), [other])] == ["PASS"]
+    assert [line.verdict for line in lines(table(f"{LINE}, {named}"), [summary(9.5, 10)])] == ["MISSING"]
 
 
-def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
-    (found,) = lines(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
-    assert (found.verdict, found.measured) == ("MISSING", None) and found.note.kind is GateNotice.NO_BANDWIDTH
+def test_ranks_that_share_a_gpu_have_no_bandwidth_to_compare_with_a_table():
+    (line,) = lines(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
+    assert (line.verdict, line.measured) == ("MISSING", None) and line.note.kind is GateNotice.NO_BANDWIDTH
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
         (f"{LINE}, options: {{reduce_opp: max}}", ["expect[0].options.reduce_opp", "did you mean 'reduce_op'"]),
     ],
 )
-def test_each_mistake_is_one_line_that_says_how_to_mend_it(line, parts):
+def test_each_mistake_is_one_line_that_says_how_to_fix_it(line, parts):
     with pytest.raises(ConfigError) as error:
         table(line)
     assert "\n" not in str(error.value) and str(error.value).startswith("e.yaml:")
@@ -154,10 +154,10 @@ def on_gpus(expected, *cases, places=None):
 def test_a_line_for_hardware_is_applied_to_that_hardware_only():
     expected = table(f"{PUBLISHED}, busbw: 100 GB/s", f"{PUBLISHED.replace('H100', 'A100')}, busbw: 9000 GB/s")
     two_nodes = replace(GPU_CASE, world_size=16)
-    found = on_gpus(expected, GPU_CASE, two_nodes)
-    assert [(one.case.world_size, one.verdict) for one in found.checks] == [(8, "PASS")]
-    assert found.verdict == "PASS" and found.reason.values["elsewhere"] == 1
-    assert found.checks[0].source == ""
+    checked = on_gpus(expected, GPU_CASE, two_nodes)
+    assert [(line.case.world_size, line.verdict) for line in checked.checks] == [(8, "PASS")]
+    assert checked.verdict == "PASS" and checked.reason.values["elsewhere"] == 1
+    assert checked.checks[0].source == ""
 
 
 @pytest.mark.parametrize(
@@ -177,24 +177,24 @@ def test_a_table_for_other_hardware_is_refused(places, words):
     assert all(word in str(error.value) for word in words)
 
 
-def test_networks_that_the_run_does_not_tell_apart_have_to_be_named():
+def test_networks_that_the_run_does_not_distinguish_have_to_be_named():
     pair = replace(GPU_CASE, world_size=16, size_bytes=8 * 2**30)
     expected = load(EXPECTED / "google-cloud.yaml")
     with pytest.raises(ConfigError, match=r"TCPX and .*TCPXO: name the network"):
         on_gpus(expected, pair)
-    (found,) = on_gpus(lines_for_fabric(expected, "tcpxo"), pair).checks
-    assert found.expected == 150e9 and "2026-11-23" in found.source and "a3plus.yaml" in found.source
+    (line,) = on_gpus(lines_for_fabric(expected, "tcpxo"), pair).checks
+    assert line.expected == 150e9 and "2026-11-23" in line.source and "a3plus.yaml" in line.source
     with pytest.raises(ConfigError, match="no line of the table is for the network EFA; it has A3, GPUDirect-TCPX"):
         lines_for_fabric(expected, "EFA")
 
 
 def test_a_line_without_a_size_means_the_largest_that_was_measured():
     small, large = replace(GPU_CASE, size_bytes=2**20), replace(GPU_CASE, size_bytes=2**33)
-    (found,) = on_gpus(table(f"{PUBLISHED}, busbw: 100 GB/s"), small, large, GPU_CASE).checks
-    assert found.case == large
+    (line,) = on_gpus(table(f"{PUBLISHED}, busbw: 100 GB/s"), small, large, GPU_CASE).checks
+    assert line.case == large
 
 
-def test_what_two_nodes_must_reach_is_found_by_their_hardware():
+def test_the_expected_rate_of_two_nodes_is_found_by_their_hardware():
     expected = load(EXPECTED / "google-cloud.yaml")
     pair = replace(GPU_CASE, world_size=16)
     assert least_of_two_nodes(expected, pair, frozenset({"NVIDIA B200"})) == 250e9

@@ -1,4 +1,4 @@
-"""Real ranks that die, stop, raise, leave or hang: recorded with rank and reason, the rest measured, nothing left."""
+"""Real ranks die, stop, raise, leave or hang: rank and reason are recorded, the rest is measured, nothing is left."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from bench.report.notices import sentences
 from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 
-# What rank 1 does at this size, and what must be said of it.
+# The fault of rank 1 → the size of its case, and the kind and words of the failure that must be recorded.
 PLANTED = {
     "raise": (1024, "raised", "planted fault"),
     "exit": (2048, "exited", "status 0 before it was done"),
@@ -30,7 +30,7 @@ UNHARMED = {512, 65536}
 
 @pytest.fixture(scope="module", params=[(3,), pytest.param((2, 3), marks=pytest.mark.slow)], ids=str)
 def harmed(request, tmp_path_factory, launcher):
-    """One run with every fault at a size of its own in each of these world sizes, and its report."""
+    """Return a run with every fault at a size of its own in each of these world sizes, and its report."""
     warm = CommandLine(tmp_path_factory.mktemp("harmed"), launcher)
     planted = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}}}" for do, (size, *_) in PLANTED.items()]
     sizes = sorted(UNHARMED | {size for size, *_ in PLANTED.values()})
@@ -71,7 +71,7 @@ def test_ranks_that_cannot_join_fail_their_cases_with_the_reason(cli):
     assert {s.failure.kind for s in cli.only_run().samples} == {"start"}
     assert_nothing_left(cli)
     del cli.environment["GLOO_SOCKET_IFNAME"]
-    done = cli("resume", cli.only_run().name, "--no-plots")  # what did not start is no fault of the case
+    done = cli("resume", cli.only_run().name, "--no-plots")  # a case is not at fault if its ranks did not start
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [s.failure for s in cli.only_run().samples if s.failure]
 
@@ -86,16 +86,16 @@ def wait_for_samples(cli, count: int = 1, seconds: float = 180) -> None:
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
-    """Those that have joined: each has threads for its process groups."""
-    found = []
+    """Return the ranks that have joined: each has threads for its process groups."""
+    joined = []
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if child.num_threads() > 2:
-                found.append(child)
-    return found
+                joined.append(child)
+    return joined
 
 
-# Seconds long: there must be time to interrupt it.
+# The run takes seconds: there must be time to interrupt it.
 MANY = TINY.replace("launches: 1", "launches: 10").replace("iterations: 8", "iterations: 30")
 
 
@@ -139,7 +139,7 @@ def test_the_ranks_end_when_the_parent_is_killed_and_only_then_can_the_run_go_on
         killed_while_measuring(cli, warm, Path(place))
         assert warm("list").stdout.count("interrupted") == 1
         assert cli("resume", str(cli.runs()[0]), "--no-plots").returncode == 0
-        # Removed by the ranks, or by the next run if the parent died between two launches.
+        # The ranks remove the folder, or the next run does if the parent died between two launches.
         assert not [*Path(place).glob("collbench-*")]
     assert len(cli.only_run().samples) == cli.only_run().plan.total
 
@@ -150,7 +150,7 @@ def killed_while_measuring(cli, warm, place: Path) -> None:
     done = warm("resume", "tiny")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "another process is measuring" in done.stderr
-    while len(ranks_of(process.pid)) < 2:  # between two launches there are none
+    while len(ranks_of(process.pid)) < 2:  # between two launches there are no ranks
         time.sleep(0.01)
     assert [*place.glob("collbench-*")]
     process.kill()
@@ -158,21 +158,21 @@ def killed_while_measuring(cli, warm, place: Path) -> None:
     assert_nothing_left(cli)
 
 
-# ── what survives whom ───────────────────────────────────────────────────────────────────────────
+# ── processes that survive others ────────────────────────────────────────────────────────────────
 # A launch takes a second: there must be time to look at its ranks.
 LONG = MANY.replace("iterations: 30", "iterations: 1000").replace("launches: 10", "launches: 4")
 
 
 @pytest.fixture
 def measuring(cli):
-    """A function that starts a run with a temporary folder of its own, and returns once its ranks measure."""
+    """Return a function that starts a run with its own temporary folder and returns once the ranks measure."""
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
         cli.environment["TMPDIR"] = place
 
         def start(*arguments, **options):
             process = cli.start("run", cli.config(LONG), "--no-plots", *arguments, start_new_session=True, **options)
             wait_for_samples(cli, 2)
-            ending = {*ranks_of(process.pid)}  # of the launch that gave these samples
+            ending = {*ranks_of(process.pid)}  # the ranks of the launch that gave these samples
             while len({*ranks_of(process.pid)} - ending) < 2:
                 assert process.poll() is None, "it has measured all launches"
                 time.sleep(0.01)
@@ -188,7 +188,7 @@ def server_of(pid: int) -> psutil.Process:
 
 
 def resumed_to_the_end(cli, kept: bytes) -> None:
-    """What was measured is still there, and a resume measures what is missing and nothing else."""
+    """Check that a resume keeps the measured samples and measures the missing cases and nothing else."""
     done = cli("resume", str(cli.runs()[0]), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = cli.only_run()
@@ -199,7 +199,7 @@ def resumed_to_the_end(cli, kept: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring):
+def test_the_cases_lost_to_a_killed_fork_server_are_measured_by_a_resume(cli, measuring):
     process, place = measuring()
     ranks = ranks_of(process.pid)
     ranks[0].suspend()  # a process that is stopped notices nothing by itself
@@ -223,11 +223,11 @@ def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring, number):
-    """It comes to every process of the group; also where the shell made the run ignore Ctrl-C."""
+    """The signal comes to every process of the group, even if the shell made the run ignore Ctrl-C."""
 
     def as_a_shell_would() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where these tests run under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if these tests run under nohup
 
     process, place = measuring(preexec_fn=as_a_shell_would)
     os.killpg(process.pid, number)
@@ -254,7 +254,7 @@ def test_a_killed_group_of_processes_leaves_no_shared_memory_and_the_next_run_re
 
 @pytest.mark.slow
 def test_a_rank_ended_from_outside_is_named(cli):
-    """In the first launch one is killed, in the second one is stopped."""
+    """In the first launch a rank is killed, in the second launch a rank is stopped."""
     text = TINY.replace("iterations: 8", "iterations: 9000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
     process = cli.start("run", cli.config(text), "--no-plots", "--set", "timeout=2s", "--set", "launches=2")
     for ended, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
@@ -274,9 +274,9 @@ def test_a_rank_ended_from_outside_is_named(cli):
 @pytest.mark.slow
 def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
     text = TINY.replace("iterations: 8", "iterations: 700").replace("sizes: [4KiB, 64KiB]", "sizes: [1MiB]")
-    one, two = cli.start("run", cli.config(text), "--no-plots"), cli.start("run", cli.config(text), "--no-plots")
-    outputs = [process.communicate(timeout=120)[0] for process in (one, two)]
-    assert (one.returncode, two.returncode) == (0, 0)
+    first, second = cli.start("run", cli.config(text), "--no-plots"), cli.start("run", cli.config(text), "--no-plots")
+    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
     assert len(cli.runs()) == 2
     for output in outputs:
         assert "other processes used" in output
@@ -285,11 +285,11 @@ def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
 def test_a_disk_that_fills_while_measuring(small_disk, launcher):
     warm = CommandLine(small_disk, launcher)
     (small_disk / "filler").write_bytes(bytes(16 * 1024))
-    # 7 kB a case: twice what is left beside the run's other files.
+    # 7 kB per case: twice the space that the run's other files leave.
     text = TINY.replace("launches: 1", "launches: 3").replace("iterations: 8", "iterations: 200")
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 2, done.stderr
-    assert "the disk is full; what was measured is kept" in done.stderr and "Traceback" not in done.stderr
+    assert "the disk is full; measured cases are kept" in done.stderr and "Traceback" not in done.stderr
     run = warm.only_run()
     assert 0 < len(run.samples) < run.plan.total and not sentences(run.notices)
     assert not ranks_left()
@@ -318,6 +318,6 @@ def test_a_slow_call_takes_longer_by_its_share_of_its_own_time(monkeypatch):
     case = Case("all_reduce", "gloo", 2, "float32", 1024)
     slow, _ = workload.plant([Fault("slow", 0, iteration=1, share=0.2)], case, 1, 0, Inner(), lambda: None)
     monkeypatch.setattr(workload.time, "perf_counter_ns", clock)
-    assert isinstance(slow.prepare()(), Work) and now_ns == 0  # before `iteration` nothing is done to a call
+    assert isinstance(slow.prepare()(), Work) and now_ns == 0  # before `iteration` a call is not changed
     slow.prepare()()
     assert 1200 <= now_ns < 1210

@@ -1,4 +1,4 @@
-"""Ranks may open as many files as the hard limit permits, and the doctor says for how many ranks that is enough."""
+"""Ranks may open as many files as the hard limit permits, and the doctor reports for how many ranks they are enough."""
 
 import subprocess
 import sys
@@ -40,9 +40,9 @@ def test_the_soft_limit_is_raised_to_the_hard_one(soft, hard, level, text):
 
 def test_a_limit_is_never_lowered(monkeypatch):
     resource = pytest.importorskip("resource")
-    asked = []
+    new_limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (environment.MOST_FILES + 1, resource.RLIM_INFINITY))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits[0]))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: new_limits.append(limits[0]))
     assert environment.raise_file_limit() >= environment.MOST_FILES
-    assert all(limit >= environment.MOST_FILES + 1 for limit in asked)
+    assert all(limit >= environment.MOST_FILES + 1 for limit in new_limits)
     assert doctor.RANKS_WANTED * doctor.FILES_A_RANK < environment.MOST_FILES

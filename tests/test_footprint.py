@@ -1,4 +1,4 @@
-"""What grows with the ranks is bounded: fewer iterations in larger worlds, but never too few for an interval."""
+"""The data of all ranks together is bounded: larger worlds have fewer iterations, but never too few for an interval."""
 
 from dataclasses import replace
 
@@ -41,10 +41,10 @@ def test_each_round_and_each_group_has_enough_for_an_interval():
     )
 
 
-@pytest.mark.parametrize("asked", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])
-def test_no_count_goes_beyond_it_and_no_warm_up(asked):
+@pytest.mark.parametrize("sampling", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])
+def test_no_count_and_no_warm_up_exceeds_the_bound(sampling):
     ranks = FakeRanks(noisy(1.5))
-    got = sample(settings(warmup=30, warmup_s=1.0, **asked), ranks, most=50)
+    got = sample(settings(warmup=30, warmup_s=1.0, **sampling), ranks, most=50)
     assert (got.stopped_by, len(got.timed.duration_ns)) == ("count", 50)
     assert ranks.blocks[0].warmup == 30
 
@@ -55,7 +55,7 @@ def test_cases_are_measured_together_as_far_as_memory_allows():
     assert footprint.batches(cases, rich) == [tuple(cases)]
     assert footprint.batches(cases, rich, small_apart=True) == [tuple(cases[:2]), tuple(cases[2:])]
     assert footprint.batches(cases[2:], rich, small_apart=True) == [tuple(cases[2:])]
-    mixed = (cases[2], cases[0], cases[3], cases[1])  # as plans of tune have them: nothing is gained
+    mixed = (cases[2], cases[0], cases[3], cases[1])  # the order of plans of tune: separate batches gain nothing
     assert footprint.batches(mixed, rich, small_apart=True) == [mixed]
     poor = replace(rich, batch_bytes=2**28)
     assert footprint.batches(cases, poor) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
@@ -67,7 +67,7 @@ METRICS = ("isolated", "pipelined", "graph")
 
 
 def test_on_gpus_their_memory_counts_and_not_the_host_s():
-    """33 cases of up to 1 GiB among 8 ranks, on a host with little memory: as many together as may be."""
+    """33 cases of up to 1 GiB among 8 ranks form the largest possible batches, on a host with little memory."""
     cases = [Case("all_reduce", "nccl", 8, "float32", 1024 * 4**k, metric=m) for k in range(11) for m in METRICS]
     settings = Settings(SAMPLING, 1, 60.0, 2**26, batch_bytes=2**28, gpu_batch_bytes=20 * 2**30)
     assert [len(batch) for batch in footprint.batches(cases, settings)] == [16, 16, 1]

@@ -1,4 +1,4 @@
-"""The gate names the slow node of a fleet, names nobody in a sound one, passes nobody unmeasured, needs few rounds."""
+"""The gate names a fleet's slow node and no node of a sound fleet, passes no unmeasured node, and needs few rounds."""
 
 import contextlib
 import json
@@ -24,9 +24,9 @@ from proof import links
 from proof.gate import ALLOWED, Fleet
 
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
-# Loading torch in so many processes takes long on a busy machine; and so does noticing a rank that hangs.
+# On a busy machine, many processes take long to load torch, and a rank that hangs takes long to be noticed.
 PATIENCE_S = 500
-# The time-out is what a hang costs, and far above what a call takes on a busy machine.
+# A hang costs the time-out, which is far above the time of a call on a busy machine.
 GATED = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12").replace("10s", "15s")
 
 
@@ -54,7 +54,7 @@ def test_few_nodes_have_as_many_rounds_in_more_launches(count):
     assert len(gate.matchings(range(count))) >= (gate.MATCHINGS_OF_FEW if count > 1 else 0)
 
 
-# ── who is named ─────────────────────────────────────────────────────────────────────────────────
+# ── the nodes that are named ─────────────────────────────────────────────────────────────────────
 def test_a_large_fleet_needs_few_rounds():
     fleet = Fleet(512, {77: 0.6})
     verdict = fleet.judged()
@@ -83,7 +83,7 @@ def test_in_a_small_fleet_the_slow_node_is_named_and_not_its_partners(nodes):
 
 
 def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
-    """Its point estimate is above the limit half of the time; the lower bound of its slowness is not."""
+    """The point estimate is above the limit half of the time; the lower bound of its slowness is not."""
     verdicts = [Fleet(32, {5: ALLOWED}, seed).judged() for seed in range(60)]
     assert sum(5 in having(verdict) for verdict in verdicts) <= 3
 
@@ -93,7 +93,7 @@ def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
     [(4, {1: 0.75}), (4, {1: 0.7}), (4, {0: 0.7, 1: 0.7}), (8, {0: 0.7, 1: 0.7, 2: 0.7}), (8, {5: 0.8})],
 )
 def test_a_fleet_with_slow_nodes_does_not_pass(nodes, slow):
-    """Nobody passes for not having been suspected: of 4 nodes, one at 70 % did in 15 % of fleets, and two in 30 %."""
+    """No node passes because it was not suspected: of 4 nodes, one at 70 % did in 15 % of fleets, and two in 30 %."""
     verdicts = [Fleet(nodes, slow, seed).judged() for seed in range(40)]
     assert sum(verdict.verdict == gate.PASS for verdict in verdicts) <= 1
     assert sum(bool(set(having(verdict)) - set(slow)) for verdict in verdicts) <= 1
@@ -112,7 +112,7 @@ def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
                 assert (check.verdict == gate.PASS) == (check.rate.low > ALLOWED)
 
 
-# ── inside of nodes ──────────────────────────────────────────────────────────────────────────────
+# ── inside nodes ─────────────────────────────────────────────────────────────────────────────────
 def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
@@ -129,9 +129,9 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
     assert Fleet(8).judged().remarks
 
 
-# ── what was not measured ────────────────────────────────────────────────────────────────────────
-def test_who_was_not_measured_does_not_pass():
-    """Eight nodes, one of which kills all four rounds; the others were in them, and have no sample."""
+# ── nodes that were not measured ─────────────────────────────────────────────────────────────────
+def test_a_node_that_was_not_measured_does_not_pass():
+    """One of eight nodes kills all four rounds; the other nodes took part and have no sample."""
     fleet = Fleet(8, failing=["look"])
     fleet.dropped[2] = notice(GateNotice.RANK_KILLED, stage="look")
     verdict = fleet.judged()
@@ -139,7 +139,7 @@ def test_who_was_not_measured_does_not_pass():
     verdict = Fleet(8, failing=["look"]).judged()
     assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict, gate.PASS) and verdict.broken
     content = as_json(verdict, [f"n{node}" for node in range(8)])
-    assert [one["kind"] for one in content["broken"]] == ["stage-failed"] * len(verdict.broken)
+    assert [entry["kind"] for entry in content["broken"]] == ["stage-failed"] * len(verdict.broken)
     assert "failed: look: all ranks wait" in written(gate_document(verdict, [f"n{node}" for node in range(8)]))
 
 
@@ -150,7 +150,7 @@ def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
     assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
 
 
-def test_who_was_measured_once_only_is_not_told_from_its_partner():
+def test_a_node_measured_only_once_is_not_distinguished_from_its_partner():
     class Torn(Fleet):
         def measured(self, stage, nodes, rounds_of):
             return super().measured(stage, nodes, rounds_of)[:1]
@@ -159,7 +159,7 @@ def test_who_was_measured_once_only_is_not_told_from_its_partner():
     assert having(verdict, gate.INCONCLUSIVE) == list(range(8))
 
 
-def test_who_is_undecided_when_rounds_begin_to_fail_stays_so():
+def test_a_node_undecided_when_rounds_begin_to_fail_stays_undecided():
     verdict = Fleet(8, {2: 0.85}, scatter=0.02, failing=["look-2", "look-3"]).judged()
     assert having(verdict, gate.INCONCLUSIVE) == [2] and verdict.verdict == gate.INCONCLUSIVE
 
@@ -171,7 +171,7 @@ def test_where_many_nodes_are_slow_none_of_them_passes(nodes, slow):
 
 
 # ── against a table ──────────────────────────────────────────────────────────────────────────────
-def test_a_table_is_held_against_each_node():
+def test_each_node_is_checked_against_a_table():
     verdict = Fleet(16).judged(least_s=0.5)
     assert verdict.verdict == gate.FAIL and len(having(verdict)) == 16
     assert Fleet(16).judged(least_s=3.0).verdict != gate.FAIL
@@ -187,7 +187,7 @@ def test_of_two_generations_a_table_names_the_slow_one_and_no_other(nodes, slow)
 
 
 @pytest.mark.parametrize(("nodes", "switches"), [(16, 2), (64, 2), (64, 3)])
-def test_switches_between_which_pairs_are_slow_are_told_and_make_no_sound_node_fail(nodes, switches):
+def test_slow_paths_between_switches_are_reported_and_fail_no_sound_node(nodes, switches):
     for seed in range(5):
         verdict = Fleet(nodes, seed=seed, scatter=0.05, crossing=0.5, switches=switches).judged()
         assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict)
@@ -200,10 +200,10 @@ def test_switches_between_which_pairs_are_slow_are_told_and_make_no_sound_node_f
 def test_the_reference_parser_of_openmetrics_reads_a_verdict():
     verdict = Fleet(8, {3: 0.5}).judged()
     families = text_string_to_metric_families(metrics(verdict, [f'n"{node}' for node in range(8)]))
-    found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
-    assert found["collbench_verdict", "gate"] == 1
-    assert found["collbench_node_verdict", 'n"3'] == 1 and found["collbench_node_verdict", 'n"2'] == 0
-    assert found["collbench_node_rate", 'n"3'] == pytest.approx(0.5, abs=0.15)
+    gauge = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+    assert gauge["collbench_verdict", "gate"] == 1
+    assert gauge["collbench_node_verdict", 'n"3'] == 1 and gauge["collbench_node_verdict", 'n"2'] == 0
+    assert gauge["collbench_node_rate", 'n"3'] == pytest.approx(0.5, abs=0.15)
 
 
 def test_two_generations_are_no_slow_path():
@@ -211,7 +211,7 @@ def test_two_generations_are_no_slow_path():
     assert {fleet.judged().path for fleet in fleets} == {None}
 
 
-def test_fleets_most_of_whose_nodes_are_slow_do_not_pass_where_that_can_be_told():
+def test_fleets_of_mostly_slow_nodes_do_not_pass_if_this_can_be_detected():
     assert gate.PASS not in {
         Fleet(16, dict.fromkeys(range(9), 0.65), seed, 0.08).judged().verdict for seed in range(20)
     }
@@ -233,7 +233,7 @@ def test_the_schedule_is_what_a_fleet_takes():
 
 # ── for real: hosts are namespaces on one switch, each with a name of its own ────────────────────
 class Job:
-    """A gate on these nodes, started as torchrun's variables say. done: status, what was printed, gate.json."""
+    """A gate on these nodes, with torchrun's variables; `done` returns status, output, gate.json and taint file."""
 
     def __init__(self, cli, network, ranks):
         config, self.folder = cli.config(GATED), cli.folder
@@ -257,16 +257,16 @@ class Job:
                 ]
             )
 
-    def of_node(self, node):
-        """All processes of a node."""
+    def processes_of_node(self, node):
+        """Return all processes of a node."""
         own = [psutil.Process(process.pid) for process in self.nodes[node]]
         return [*own, *(child for process in own for child in process.children(recursive=True))]
 
     def measuring_ranks_of_node(self, node):
-        """Its ranks, once they have sent more than joining takes: until then, a silence may last much longer."""
+        """Return the ranks once they have sent more than joining takes: before that, a silence may last much longer."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            ranks = [process for process in self.of_node(node)[1:] if process.num_threads() > 3]
+            ranks = [process for process in self.processes_of_node(node)[1:] if process.num_threads() > 3]
             if ranks and sent_bytes(ranks[0].pid) > 2**19:
                 return ranks
             time.sleep(0.02)
@@ -285,7 +285,7 @@ class Job:
     def end(self):
         for node, agents in enumerate(self.nodes):
             with contextlib.suppress(psutil.NoSuchProcess):
-                for process in self.of_node(node):
+                for process in self.processes_of_node(node):
                     process.kill()
             for agent in agents:
                 agent.kill()
@@ -294,14 +294,14 @@ class Job:
 
 
 def sent_bytes(pid):
-    """What the interfaces of a process's network have sent, of which loopback is one."""
+    """Return the bytes that the interfaces of a process's network have sent, including loopback."""
     lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     return sum(int(line.partition(":")[2].split()[8]) for line in lines)
 
 
 @contextlib.contextmanager
 def gated(cli, nodes, ranks=1, slow=None):
-    """A gate that runs; one link may carry an eighth of the others' rate."""
+    """Yield a gate that runs; one link may carry an eighth of the other links' rate."""
     with links.bridged(nodes, "200mbit", slow, "25mbit") as network:
         job = Job(cli, network, ranks)
         try:
@@ -330,26 +330,26 @@ def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
 
 @pytest.mark.slow
 @needs_links
-@pytest.mark.parametrize("whole", [True, False], ids=["host", "rank"])
-def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_measured(cli, whole):
+@pytest.mark.parametrize("whole_host", [True, False], ids=["host", "rank"])
+def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_measured(cli, whole_host):
     """The whole host hangs, with all its processes; or the rank alone, so that its host still answers."""
     with gated(cli, nodes=5, slow=2) as job:
         job.wait_for_stage("look")
         ranks = job.measuring_ranks_of_node(3)
-        for process in job.of_node(3) if whole else ranks:
+        for process in job.processes_of_node(3) if whole_host else ranks:
             process.send_signal(signal.SIGSTOP)
         code, text, content, taint = job.done()
-    # On a busy machine the others scatter so much that the slow one may stay undecided, and a sound one, whose rank
-    # got too little of two cores, may be named; the slow one never passes.
+    # On a busy machine the other nodes scatter so much that the slow node may stay undecided, and a sound node, whose
+    # rank got too little of two cores, may be named; the slow node never passes.
     assert "node3" in hosts(content, "FAIL"), text
     assert "node2" not in hosts(content, "PASS"), text
     assert code == 1 and content["verdict"] == "FAIL"
     assert taint.read_text().split() == hosts(content, "FAIL")
     hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4)]
-    assert ("answer" if whole else "stage look") in hung["note"]["text"] and hung["rate"] is None
+    assert ("answer" if whole_host else "stage look") in hung["note"]["text"] and hung["rate"] is None
     assert all(check["rate"] is not None for check in fine), text  # none of them passed unmeasured
 
 
 def test_the_gate_needs_several_hosts(cli):
     done = cli("gate", cli.config())
-    assert done.returncode == 3 and "there is one" in done.stderr
+    assert done.returncode == 3 and "this job has one" in done.stderr

@@ -1,4 +1,4 @@
-"""The library that stands for a patch of gloo waits where gloo's loop thread finds a lock taken, and nowhere else."""
+"""The library that emulates a patch of gloo waits where gloo's loop thread finds a lock taken, and nowhere else."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 
-# Tries a mutex that is taken, 50 times, in a thread of this name; prints how often that thread gave up its core.
+# Tries a taken mutex 50 times, in a thread of this name, and prints how often the thread gave up its core.
 SCRIPT = """
 import ctypes, sys, threading
 libc = ctypes.CDLL(None)

@@ -1,5 +1,5 @@
-"""What only a GPU can show. World 1: dispatch, events, graphs. Several ranks on one GPU: every operation is right,
-hangs and kills end. One rank a GPU where there are more: real exchanges."""
+"""Tests that need a GPU. World 1: dispatch, events, graphs. Several ranks on one GPU: every operation is right,
+hangs and kills end. One rank per GPU if there are more: real exchanges."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ timeout: 60s
 
 
 def measured(cli, config, *sets, timeout=300, code=0):
-    """The run of a configuration; where it shall succeed, without a failed case."""
+    """Run a configuration; return the run and the output. With code 0, no case may fail."""
     done = cli(
         "run", cli.config(config), "--no-plots", *(part for text in sets for part in ("--set", text)), timeout=timeout
     )
@@ -95,8 +95,8 @@ def test_registered_buffers_are_right(cli):
     assert {s.case.memory for s in run.samples} == able
 
 
-def test_what_the_fork_server_loads_leaves_cuda_alone():
-    """Ranks are forked from it, and CUDA does not survive a fork; 3 is CUDA_ERROR_NOT_INITIALIZED."""
+def test_the_modules_of_the_fork_server_leave_cuda_alone():
+    """Ranks are forked from the fork server, and CUDA does not survive a fork; 3 is CUDA_ERROR_NOT_INITIALIZED."""
     done = subprocess.run([sys.executable, "-c", gpu_check.fork_program()], capture_output=True, text=True)
     assert done.stdout.strip() == "3", done.stderr
 

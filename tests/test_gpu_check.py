@@ -1,4 +1,4 @@
-"""`make gpu-check` without a GPU: steps on a device run on a simulated one, the others say what they need."""
+"""`make gpu-check` works without a GPU: device steps run on a simulated device, other steps report what they need."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ PEAK = 3.35e12
 
 def rig(slower=1.0, event_ns=0):
     device = SimulatedDevice()
-    device.log = type("Silent", (list,), {"append": lambda self, what: None})()
+    device.log = type("Silent", (list,), {"append": lambda self, action: None})()
 
     def copy(nbytes):
         return device.call(int(slower * 2 * nbytes / (0.9 * PEAK) * 1e9) - event_ns)
@@ -29,16 +29,16 @@ def rig(slower=1.0, event_ns=0):
 def test_all_fifteen_steps_run_or_say_what_they_need():
     outcomes = list(checked(rig, None))
     assert len(outcomes) == 15
-    of_device = [one for one in outcomes if one.good is not None]
-    assert [one.good for one in of_device] == [True] * 5, of_device
-    assert all(one.measured == "needs a GPU" and one.expected for one in outcomes if one.good is None)
-    assert [one.measured for one in checked(lambda: None, None)] == ["needs a GPU"] * 15
+    on_device = [outcome for outcome in outcomes if outcome.good is not None]
+    assert [outcome.good for outcome in on_device] == [True] * 5, on_device
+    assert all(outcome.measured == "needs a GPU" and outcome.expected for outcome in outcomes if outcome.good is None)
+    assert [outcome.measured for outcome in checked(lambda: None, None)] == ["needs a GPU"] * 15
 
 
 def test_a_copy_that_takes_twice_as_long_is_not_as_expected():
-    found = {one.step: one.good for one in checked(lambda: rig(slower=2.0), None) if one.good is not None}
-    assert found.pop("copy of 256 MiB") is found.pop("copy of 1024 MiB") is False
-    assert all(found.values())
+    good = {row.step: row.good for row in checked(lambda: rig(slower=2.0), None) if row.good is not None}
+    assert good.pop("copy of 256 MiB") is good.pop("copy of 1024 MiB") is False
+    assert all(good.values())
 
 
 @pytest.mark.skipif(gpu_check.rig_of(gpu_check.host.machine()) is not None, reason="there is a GPU")
@@ -49,8 +49,8 @@ def test_without_a_gpu_it_ends_with_3(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_what_it_looks_for_is_there():
-    """The modules that the fork server loads can be loaded; the sentence on too few GPUs is the one that is said."""
+def test_the_modules_and_the_sentence_that_it_looks_for_exist():
+    """The modules that the fork server loads can be loaded; a plan gives the expected sentence on too few GPUs."""
     done = subprocess.run(
         [sys.executable, "-c", gpu_check.fork_program()], cwd=gpu_check.ROOT, capture_output=True, text=True
     )

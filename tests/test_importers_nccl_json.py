@@ -1,4 +1,4 @@
-"""JSON of nccl-tests gives what its text gives, and nothing of the environment that it dumps gets anywhere."""
+"""JSON of nccl-tests gives the same numbers as its text; of the environment in it, only allowed variables are kept."""
 
 import json
 from dataclasses import replace
@@ -35,20 +35,20 @@ def config(**changes) -> dict:
 
 def test_times_and_cases(read):
     _, reading = read(foreign.nccl_json())
-    found = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
-    assert found == {
+    times_s = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
+    assert times_s == {
         (size, placement): pytest.approx(foreign.time_s(size, place))
         for size in foreign.SIZES
         for placement, place in (("usual", "in"), ("out", "out"))
     }
     assert reading.numbers[0].case.key == "all_reduce/nccl/n2/float32/1024/metric=pipelined/depth=20/placement=out"
-    # -a 3 stands in the command line
+    # -a 3 is in the command line
     assert reading.numbers[0].aggregate.statistic == "mean of 20 calls back to back, maximum over ranks"
     assert notice(ImportNotice.AVERAGE_ASSUMED) not in reading.unknown
 
 
 @pytest.mark.parametrize("time_us", [0, 5e-324, 9e-4, -1])
-def test_what_takes_no_time_is_left_out(read, time_us):
+def test_results_that_take_no_time_are_left_out(read, time_us):
     document = json.loads(foreign.nccl_json())
     document["results"][0]["in_place"]["time"] = time_us
     _, reading = read(json.dumps(document))
@@ -66,9 +66,9 @@ def test_only_allowed_variables_are_kept(read):
 
 
 def test_ranks_of_processes_with_several_devices(read):
-    """Only the first device of each process is in the list there."""
-    one = {"group": 0, "hostname": "node-1", "device_info": "Example GPU"}
-    devices = [{"rank": 0, **one}, {"rank": 4, **one}]
+    """nccl-tests lists only the first device of each process."""
+    device = {"group": 0, "hostname": "node-1", "device_info": "Example GPU"}
+    devices = [{"rank": 0, **device}, {"rank": 4, **device}]
     _, reading = read(foreign.nccl_json(ranks=8, config=config(ngpus=4, devices=devices)))
     assert reading.numbers[0].case.world_size == 8
     assert ImportNotice.STRANGE_RATES not in {note.kind for note in reading.notes}
@@ -124,38 +124,38 @@ def test_times_of_single_calls_give_their_mean_outliers_and_modes(read):
     slow = [*(10 * np.exp(dice.normal(0, 0.05, 90))), *(40 * np.exp(dice.normal(0, 0.05, 30)))]
     source, reading = read(timed_each({"times_us": slow}))
     imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
-    (samples, *_) = [one for one in imported.samples if one.case.placement == "out"]
+    (samples, *_) = [entry for entry in imported.samples if entry.case.placement == "out"]
     assert samples.aggregate.slowest_s == pytest.approx([us * 1e-6 for us in slow])
     assert samples.aggregate.statistic.startswith("mean of 20 calls")
     assert samples.aggregate.statistic.endswith("maximum over ranks")
-    (found,) = summarize(invented_run([samples]))
-    assert not found.time_s.known and found.time_s.value == pytest.approx(np.mean(slow) * 1e-6)
-    assert found.stall.fast_s < 12e-6 and found.stall.slow_s > 35e-6
+    (summary,) = summarize(invented_run([samples]))
+    assert not summary.time_s.known and summary.time_s.value == pytest.approx(np.mean(slow) * 1e-6)
+    assert summary.stall.fast_s < 12e-6 and summary.stall.slow_s > 35e-6
     outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=((*([1e-5, 1.1e-5] * 20), 1.0),)))
     assert summarize(invented_run([outlying]))[0].far_outliers == 1
-    in_place = next(one for one in imported.samples if one.case.placement == "usual")
+    in_place = next(entry for entry in imported.samples if entry.case.placement == "usual")
     assert in_place.aggregate.each_s == () and not summarize(invented_run([in_place]))[0].time_s.known
 
 
-def test_of_several_processes_the_slowest_of_each_call_counts(read):
+def test_the_slowest_process_of_each_call_counts(read):
     each = {"times_us": [1.0, 1.0], "per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}
     _, reading = read(timed_each(each))
-    (number, *_) = [one for one in reading.numbers if one.case.placement == "out"]
+    (number, *_) = [entry for entry in reading.numbers if entry.case.placement == "out"]
     assert number.aggregate.each_s == (pytest.approx((1e-6, 5e-6)), pytest.approx((2e-6, 4e-6)))
     assert number.aggregate.slowest_s == pytest.approx((2e-6, 5e-6))
 
 
 def test_calls_that_the_tool_leaves_out_are_left_out(read):
-    """-K 2: their times are in the file all the same."""
+    """With -K 2, the file also has the times of the calls that are left out."""
     _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
-    aggregate = next(one for one in reading.numbers if one.case.placement == "out").aggregate
+    aggregate = next(entry for entry in reading.numbers if entry.case.placement == "out").aggregate
     assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
     assert "without the first 2" in aggregate.statistic and notice(ImportNotice.FIRST_CALLS, calls=2) in reading.notes
 
 
-# ── who is late ──────────────────────────────────────────────────────────────────────────────────
+# ── late ranks ───────────────────────────────────────────────────────────────────────────────────
 def diagnosed(read, each: np.ndarray, args=("-z", "3"), ranks=None, test="all_reduce"):
-    """What is said of a file with these times of each process (row) and call, in µs."""
+    """Return the diagnosis of a file with these times in µs: a row per process, a column per call."""
     document = json.loads(foreign.nccl_json(ranks=ranks or len(each), args=[f"./{test}_perf", *args]))
     document["config"] |= {"per_iter_timing": "true", "blocking_collectives": "true" if args else "false"}
     times = {"times_us": each.max(axis=0).tolist(), "per_process_max_times_us": each.tolist()}
@@ -169,7 +169,7 @@ def diagnosed(read, each: np.ndarray, args=("-z", "3"), ranks=None, test="all_re
 
 
 def arrivals(late: int | None, ranks: int = 4, calls: int = 60) -> np.ndarray:
-    """When ranks call, in µs after a barrier: 5 µs of jitter, and one comes 300 µs late."""
+    """Return when ranks call, in µs after a barrier, with 5 µs of jitter; the rank `late` calls 300 µs later."""
     times = np.random.default_rng(3).exponential(5, (ranks, calls))
     if late is not None:
         times[late] += 300
@@ -177,32 +177,32 @@ def arrivals(late: int | None, ranks: int = 4, calls: int = 60) -> np.ndarray:
 
 
 def apart(late: int | None, **more) -> np.ndarray:
-    """Times with -z 3: from a process's own call to the end, which is for all 100 µs after the last call."""
+    """Return times as with -z 3: from the own call to the end, 100 µs after the last call for all processes."""
     called = arrivals(late, **more)
     return called.max(axis=0) + 100 - called
 
 
 @pytest.mark.parametrize("late", [0, 3])
-def test_who_waits_least_is_late_where_each_call_is_timed_apart(read, late):
+def test_the_rank_that_waits_least_is_late_if_each_call_is_timed_separately(read, late):
     (finding,) = diagnosed(read, apart(late)).findings
     assert (finding.kind, finding.rank) == ("late rank", late)
     assert finding.cost_s == pytest.approx(300e-6, rel=0.05)
 
 
-def test_without_a_late_rank_nobody_is_named(read):
+def test_without_a_late_rank_no_rank_is_named(read):
     result = diagnosed(read, apart(None))
     assert not result.findings and any("no rank is late" in text for text in sentences(result.silent))
 
 
 @pytest.mark.parametrize("args", [(), ("-z", "1"), ("--blocking=2",)])
-def test_times_from_one_call_to_the_next_name_nobody(read, args):
-    """The last call of the one before ends for all at once: what a rank is late is in everybody's time."""
+def test_times_from_one_call_to_the_next_name_no_rank(read, args):
+    """The previous call ends for all ranks at once, so the delay of a late rank is in the time of every rank."""
     called = arrivals(2)
     result = diagnosed(read, np.tile(called.max(axis=0) + 100, (4, 1)) + arrivals(None), args)
     assert not result.findings and any("-I 1 -z 3" in text for text in sentences(result.silent))
 
 
-def test_several_gpus_of_a_process_or_a_root_name_nobody(read):
+def test_several_gpus_of_a_process_or_a_root_name_no_rank(read):
     several = diagnosed(read, apart(1), ranks=8)
     assert not several.findings and any("one process for each GPU" in text for text in sentences(several.silent))
     assert not diagnosed(read, apart(1), test="broadcast").findings

@@ -1,6 +1,6 @@
-"""Whatever the layout and whatever stands in between, each number of nccl-tests arrives as the time that was printed.
+"""Every time that nccl-tests printed is imported, in every layout and with other text between and inside the rows.
 
-What a file does not say is asked for or said, never guessed silently; wrong results have no number.
+A fact that the file lacks is asked for or reported, never guessed silently; wrong results have no number.
 """
 
 import json
@@ -42,7 +42,7 @@ def each_line(change, text: str | None = None) -> str:
 
 
 def inside_a_row(line: str) -> str:
-    """Messages right behind the preamble and between the halves, as NCCL writes them to the same stream."""
+    """Put messages behind the preamble and between the halves of a row, as NCCL writes to the same stream."""
     match = ROW.fullmatch(line)
     return f"{match[1]}{NODE_INFO}\n{match[2]}{NODE_INFO}\n{NODE_INFO}\n{match[3]}" if match else line
 
@@ -73,25 +73,25 @@ LAYOUTS = {
 def test_all_layouts_give_the_printed_times(read, layout):
     reading = read(LAYOUTS[layout])
     assert reading.rows == len(foreign.SIZES) and not +reading.left_out
-    found = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
+    times_s = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
     wanted = {
         (size, placement): foreign.time_s(size, place)
         for size in foreign.SIZES
         for placement, place in (("usual", "in"), ("out", "out"))
     }
     # three digits and more are printed
-    assert found == {key: pytest.approx(seconds, rel=2e-3) for key, seconds in wanted.items()}
+    assert times_s == {key: pytest.approx(seconds, rel=2e-3) for key, seconds in wanted.items()}
 
 
-def test_the_case_is_ours(read):
+def test_the_case_is_that_of_our_own_measurement(read):
     case = read(foreign.nccl()).numbers[1].case
     assert case == Case("all_reduce", "nccl", 4, "float32", 1024, metric="pipelined", depth=20)
-    # the same key as that of our own pipelined measurement, so that `compare` lays them side by side
+    # the key of our own pipelined measurement, so that `compare` puts both side by side
     assert case.key == "all_reduce/nccl/n4/float32/1024/metric=pipelined/depth=20"
 
 
-def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
-    """They are of the slowest rank, and perhaps of gloo; the run that they come from is there."""
+def test_numbers_that_collbench_wrote_are_not_imported(read):
+    """Such files have times of the slowest rank, perhaps on gloo, and their run already exists."""
     run = invented_run([samples(Case("all_reduce", "gloo", 2, "float32", 4096), 1, np.full((4, 2), 10**6))])
     with pytest.raises(ForeignError, match="CollBench wrote it"):
         read(document(View(run, analyze(run))))
@@ -107,7 +107,7 @@ def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
     ],
 )
 def test_older_versions_are_refused_with_the_versions_that_are_read(read, text):
-    """They wrote milliseconds, or the largest deviation where a number of wrong elements stands now."""
+    """Older versions wrote milliseconds, or the largest deviation instead of the number of wrong elements."""
     with pytest.raises(ForeignError, match=r"nccl-tests 2\.10 or newer is read"):
         read(text, name="all_reduce.log")
 
@@ -121,7 +121,7 @@ def test_older_versions_are_refused_with_the_versions_that_are_read(read, text):
         ("broadcast", "broadcast", "in"),
     ],
 )
-def test_usual_placements_are_those_of_our_table(read, test, op, usual):
+def test_usual_placements_agree_with_our_table(read, test, op, usual):
     numbers = read(foreign.nccl(test)).numbers
     assert {n.case.op for n in numbers} == {op}
     by_placement = {n.case.placement: n.aggregate.time_s for n in numbers if n.case.size_bytes == 1024}
@@ -132,7 +132,7 @@ def test_usual_placements_are_those_of_our_table(read, test, op, usual):
     }
 
 
-# ── how a time came about ────────────────────────────────────────────────────────────────────────
+# ── how a time was measured ──────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("old", "new", "metric", "depth", "words"),
     [
@@ -149,7 +149,7 @@ def test_usual_placements_are_those_of_our_table(read, test, op, usual):
         ),
     ],
 )
-def test_the_statistic_says_how_a_time_came_about(read, old, new, metric, depth, words):
+def test_the_statistic_states_how_a_time_was_measured(read, old, new, metric, depth, words):
     number = read(foreign.nccl().replace(old, new) if old else foreign.nccl()).numbers[0]
     assert (number.case.metric, number.case.depth) == (metric, depth)
     assert words in number.aggregate.statistic
@@ -176,18 +176,18 @@ def test_not_available_is_neither_right_nor_wrong(read):
     assert {n.verified for n in numbers} == {None, True}
 
 
-# ── what the file does not say ───────────────────────────────────────────────────────────────────
+# ── facts that the file lacks ────────────────────────────────────────────────────────────────────
 def without_ranks(text: str) -> str:
     return re.sub(r"#  Rank.*\n", "", text)
 
 
-def test_lost_ranks_are_computed_where_bandwidths_tell_them(read):
+def test_a_lost_number_of_ranks_is_computed_if_bandwidths_give_it(read):
     reading = read(without_ranks(foreign.nccl(ranks=8)))
     assert reading.numbers[0].case.world_size == 8
     assert notice(ImportNotice.RANKS_BY_RATES) in reading.unknown
 
 
-def test_lost_ranks_are_asked_for_where_they_do_not(read):
+def test_a_lost_number_of_ranks_is_asked_for_otherwise(read):
     text = without_ranks(foreign.nccl("broadcast"))
     with pytest.raises(ForeignError, match="--world-size N"):
         read(text)
@@ -195,7 +195,7 @@ def test_lost_ranks_are_asked_for_where_they_do_not(read):
 
 
 def test_options_do_not_overrule_the_file(read):
-    with pytest.raises(ForeignError, match="4 ranks took part"):
+    with pytest.raises(ForeignError, match="states 4 ranks"):
         read(foreign.nccl(), world_size=8)
     with pytest.raises(ForeignError, match="measured all_reduce"):
         read(foreign.nccl(), operation="broadcast")
@@ -216,8 +216,8 @@ def test_a_lost_collective_is_taken_from_the_name_or_asked_for(read):
 # ── several executions ───────────────────────────────────────────────────────────────────────────
 def test_a_log_of_several_tests_is_taken_apart(read):
     reading = read(foreign.nccl() + "\n" + foreign.nccl("all_gather", ranks=2) + "\n" + foreign.nccl("alltoall"))
-    found = {(n.case.op, n.case.world_size) for n in reading.numbers}
-    assert found == {("all_reduce", 4), ("all_gather", 2), ("all_to_all", 4)}
+    measured = {(n.case.op, n.case.world_size) for n in reading.numbers}
+    assert measured == {("all_reduce", 4), ("all_gather", 2), ("all_to_all", 4)}
 
 
 def test_an_aborted_try_leaves_nothing_to_the_next(read):
@@ -227,7 +227,7 @@ def test_an_aborted_try_leaves_nothing_to_the_next(read):
     assert ImportNotice.COPIES not in {note.kind for note in reading.notes}
 
 
-def test_independent_copies_are_told(read):
+def test_independent_copies_are_reported(read):
     text = foreign.nccl(ranks=1)
     device = next(line for line in text.split("\n") if "Rank  0" in line)
     reading = read(text.replace(device, f"{device}\n{device.replace('node-1', 'node-2')}"))
@@ -248,8 +248,8 @@ def test_groups_get_the_names_that_they_have_here(read, colours, division):
     assert division or notice(ImportNotice.UNNAMED_DIVISION) in reading.left_out
 
 
-# ── what is left out ─────────────────────────────────────────────────────────────────────────────
-def test_what_cannot_be_kept_is_counted_with_its_reason(read):
+# ── rows that are left out ───────────────────────────────────────────────────────────────────────
+def test_rows_that_cannot_be_kept_are_counted_with_their_reason(read):
     rows = foreign.nccl_rows(dtype="uint32") + foreign.nccl_rows(sizes=(0, 0))
     text = foreign.nccl().replace(foreign.HEADER[2], "\n".join([foreign.HEADER[2], *rows]))
     reading = read(text)
@@ -271,7 +271,7 @@ def test_a_row_that_is_torn_gives_no_number_that_was_not_printed(read):
 
 # ── uneven shares ────────────────────────────────────────────────────────────────────────────────
 def uneven(spread: float = 1.0, counts=(1000, 4096)) -> str:
-    """alltoallv_perf among 4 ranks. counts: elements for each peer, were they even; 0: a matrix takes their place."""
+    """Return output of alltoallv_perf on 4 ranks. counts: elements per peer if shares were even; 0 means a matrix."""
     rows = []
     for count in counts:
         distances = [int((1 - spread) * count * 4 + spread * d * count * 16 / 6) // 16 * 16 for d in range(4)]
@@ -286,7 +286,7 @@ def test_uneven_shares_are_an_uneven_all_to_all(read):
     reading = read(uneven())
     assert {str(number.case.splits) for number in reading.numbers} == {"distance:1"}
     assert {number.case.op for number in reading.numbers} == {"all_to_all"}
-    assert ImportNotice.SPREAD_ASSUMED in {what.kind for what in reading.unknown}
+    assert ImportNotice.SPREAD_ASSUMED in {gap.kind for gap in reading.unknown}
     assert {note.kind for note in reading.notes} == {ImportNotice.BUSIEST_RANK}
 
 
@@ -298,7 +298,7 @@ def test_uneven_shares_are_an_uneven_all_to_all(read):
         (uneven().replace("nccl-tests version", "rccl-tests version"), notice(ImportNotice.OTHER_DIVISION)),
     ],
 )
-def test_uneven_shares_that_the_file_does_not_tell_are_left_out(read, text, reason):
+def test_uneven_shares_that_the_file_does_not_state_are_left_out(read, text, reason):
     reading = read(text)
     assert not reading.numbers and reason in reading.left_out
 
@@ -307,9 +307,9 @@ def test_uneven_shares_that_the_file_does_not_tell_are_left_out(read, text, reas
 def test_tests_without_a_counterpart_are_left_out(read, test):
     reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
     assert not reading.numbers and notice(ImportNotice.NO_COUNTERPART, test=f"{test}_perf") in reading.left_out
-    with pytest.raises(ForeignError, match="nothing to import") as found:
+    with pytest.raises(ForeignError, match="nothing to import") as caught:
         assembly.assemble("nccl-tests", "x", [(Source(Path("x.txt"), "0", ""), reading)])
-    assert sentences(found.value.reasons) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
+    assert sentences(caught.value.reasons) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
 
 
 def test_a_log_without_a_table_is_one_sentence(read):
@@ -321,17 +321,17 @@ def test_a_log_without_a_table_is_one_sentence(read):
 
 
 def test_a_list_of_ranks_that_the_file_contradicts_is_not_believed(read):
-    """A log without the line of the last rank: the bandwidths, the settings or the command line tell of one more."""
-    whole = foreign.nccl("all_gather", 4, named=False)
-    short = "\n".join(line for line in whole.split("\n") if "Rank  3" not in line)
+    """The log lacks the line of the last rank, but bandwidths, settings or the command line show one more rank."""
+    complete = foreign.nccl("all_gather", 4, named=False)
+    short = "\n".join(line for line in complete.split("\n") if "Rank  3" not in line)
     assert {n.case.world_size for n in read(short, "all_gather.log").numbers} == {4}
     alone = short.replace("nGpus 4", "nGpus 1")
-    with pytest.raises(ForeignError, match="lists 3 ranks, but busbw is that of 4"):
+    with pytest.raises(ForeignError, match="lists 3 ranks, but busbw is for 4"):
         read(alone, "all_gather.log")
     assert {n.case.world_size for n in read(alone, "all_gather.log", world_size=4).numbers} == {4}
     moved = foreign.nccl("broadcast", 4, named=False).replace("nGpus 4", "nGpus 1")
     listed = "\n".join(line for line in moved.split("\n") if "Rank  3" not in line)
-    with pytest.raises(ForeignError, match="how many ranks"):
+    with pytest.raises(ForeignError, match="number of ranks"):
         read(f"$ mpirun -np 4 ./broadcast_perf -b 1K\n{listed}")
 
 
@@ -362,7 +362,7 @@ ENVELOPES = {
 
 
 @pytest.mark.parametrize("envelope", ENVELOPES)
-def test_what_log_collectors_put_around_lines(read, envelope):
+def test_envelopes_of_log_collectors_are_removed(read, envelope):
     reading = read(ENVELOPES[envelope](foreign.nccl().split("\n")))
     assert len(reading.numbers) == 2 * len(foreign.SIZES) and not reading.unread
     assert {n.case.op for n in reading.numbers} == {"all_reduce"}
@@ -377,17 +377,17 @@ def test_rows_that_could_not_be_read_are_shown_with_their_lines(cli):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told", "outcome"), [("0", "0", "0 OK"), ("N/A", "N/A", "N/A (the tool does not say)")]
+    ("wrong", "count", "outcome"), [("0", "0", "0 OK"), ("N/A", "N/A", "N/A (the tool does not report it)")]
 )
-def test_what_the_tool_said_of_errors_comes_back(cli, wrong, told, outcome):
+def test_errors_are_reported_as_the_tool_counted_them(cli, wrong, count, outcome):
     text = "\n".join(
         line.removesuffix("      0") + f"{wrong:>7}" if ROW.fullmatch(line) else line
         for line in foreign.nccl(wrong=wrong).split("\n")
     )
     assert cli("import", "nccl-tests", cli.config(text, "all_reduce.log")).returncode == 0
-    found = cli("report", "--format", "nccl-tests").stdout
-    rows = [line.split() for line in found.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
-    assert rows and all(row[8] == row[12] == told for row in rows) and f"# Out of bounds values : {outcome}" in found
+    report = cli("report", "--format", "nccl-tests").stdout
+    rows = [line.split() for line in report.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
+    assert rows and all(row[8] == row[12] == count for row in rows) and f"# Out of bounds values : {outcome}" in report
 
 
 # ── torn rows, strange words, other tests ────────────────────────────────────────────────────────
@@ -395,7 +395,7 @@ MESSAGE = "n1:1:1 [0] NCCL INFO x"
 
 
 def torn(at: int) -> str:
-    """A log in which a message stands inside its second row, in front of character `at`."""
+    """Return a log with a message inside its second row, in front of character `at`."""
     lines = foreign.nccl().split("\n")
     place = next(number for number, line in enumerate(lines) if line.lstrip().startswith("65536"))
     return "\n".join([*lines[:place], lines[place][:at] + MESSAGE, lines[place][at:], *lines[place + 1 :]])
@@ -415,7 +415,7 @@ def rows_only(test: str) -> str:
     return "\n".join(foreign.nccl_rows(test, 4))
 
 
-def test_a_command_ends_what_stands_above_it(read):
+def test_a_command_ends_the_output_above_it(read):
     text = "\n".join(
         f"+ mpirun -np 4 ./build/{test}_perf -g 1\n{rows_only(test)}" for test in ("reduce_scatter", "all_gather")
     )
@@ -429,16 +429,16 @@ def test_a_command_ends_what_stands_above_it(read):
         '{"image": "x/alltoall_perf", "note": "pulled"}', 'time=1 cmd="./alltoall_perf" msg="x"',
     ],
 )  # fmt: skip
-def test_a_word_that_is_no_command_names_no_test(read, line):
-    with pytest.raises(ForeignError, match="which collective"):
+def test_a_word_that_is_not_a_command_names_no_test(read, line):
+    with pytest.raises(ForeignError, match="the measured collective"):
         read(f"{line}\n{foreign.nccl('all_gather', named=False)}")
 
 
 def test_rows_of_another_test_are_not_taken_for_this_one(read):
-    """The reduce op and the number of elements tell."""
+    """The reduce op and the number of elements distinguish the rows."""
     assert read(foreign.nccl("all_gather", named=False), operation="all_gather").numbers
-    with_it = foreign.nccl("all_reduce") + rows_only("all_gather")
-    reading = read(with_it.replace("# Collective test concluded", "#").replace("# Out of bounds", "#"))
+    both = foreign.nccl("all_reduce") + rows_only("all_gather")
+    reading = read(both.replace("# Collective test concluded", "#").replace("# Out of bounds", "#"))
     assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 8
     assert reading.left_out[notice(ImportNotice.CONTRADICTION)] == 4
 
@@ -448,8 +448,8 @@ def test_rows_whose_line_feed_was_lost_and_tables_in_one_line(read):
     joined = re.sub(r"(\n +1048576 .*)\n( +134217728 )", r"\1\2", text)
     assert joined != text and len(read(joined).numbers) == len(read(text).numbers)
     assert len(read(text.replace("\n", "#012")).numbers) == len(read(text).numbers)
-    beside = "\n".join(f'{line}\t{{"pod": "x"}}' if ROW.match(line) else line for line in text.split("\n"))
-    assert len(read(beside).numbers) == len(read(text).numbers)
+    annotated = "\n".join(f'{line}\t{{"pod": "x"}}' if ROW.match(line) else line for line in text.split("\n"))
+    assert len(read(annotated).numbers) == len(read(text).numbers)
 
 
 def test_one_message_with_a_line_feed_does_not_glue_the_others(read):

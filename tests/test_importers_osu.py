@@ -1,4 +1,4 @@
-"""OSU Micro-Benchmarks: times arrive, sizes become totals, and the number of ranks is never guessed."""
+"""Times of the OSU Micro-Benchmarks are imported, sizes become totals, and the number of ranks is never guessed."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_an_all_reduce(read, full):
     ],
 )
 def test_sizes_become_totals(read, title, op, factor):
-    """OSU's size is one rank's share of the first four; of reduce_scatter it is the whole already."""
+    """OSU's size is the share of one rank for the first four operations, and already the total for the others."""
     reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
     assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
     scaled = [note.values["ranks"] for note in reading.notes if note.kind is ImportNotice.SCALED]
@@ -73,7 +73,7 @@ def test_the_number_of_ranks(read):
 def test_old_versions_do_not_print_the_datatype(read):
     reading = read(foreign.osu(datatype=None) + foreign.osu("MPI Broadcast", datatype=None), world_size=2)
     assert {(n.case.op, n.case.dtype) for n in reading.numbers} == {("all_reduce", "float32"), ("broadcast", "int8")}
-    assert ImportNotice.DATATYPE_ASSUMED in {what.kind for what in reading.unknown}
+    assert ImportNotice.DATATYPE_ASSUMED in {gap.kind for gap in reading.unknown}
 
 
 def test_pairs(read):
@@ -88,7 +88,7 @@ def test_pairs(read):
     assert both.case.op == "sendrecv_pair" and both.aggregate.time_s == pytest.approx(2 * 1048576 / 20e9)
 
 
-def test_memory_of_a_gpu_is_not_mixed_up_with_that_of_a_host(read):
+def test_memory_of_a_gpu_and_of_a_host_are_distinguished(read):
     text = pair("MPI-CUDA Latency Test", "Latency (us)", "1024   2.50")
     assert read(text).numbers[0].case.memory == "device"
     on_hosts = text.replace("# Datatype", "# Send Buffer on HOST (H) and Receive Buffer on HOST (H)\n# Datatype")
@@ -100,11 +100,11 @@ def test_a_barrier_has_no_size(read):
         0
     ]
     assert number.aggregate.time_s == pytest.approx(4.2e-6)
-    # the same as of a barrier that is measured here
+    # the case of a barrier that is measured here
     assert number.case == collectives.usual(Case("barrier", "mpi", 4, "float32", 1024))
 
 
-def test_non_blocking_ones_are_asynchronous_calls(read):
+def test_non_blocking_operations_are_asynchronous_calls(read):
     text = "\n".join(
         [
             "# OSU MPI Non-blocking Allreduce Latency Test v7.4",
@@ -134,7 +134,7 @@ def test_validation_and_percentiles(read):
     assert bad.failure.kind == "wrong" and bad.aggregate is None
 
 
-def test_what_has_no_counterpart_is_left_out(read):
+def test_tests_without_a_counterpart_are_left_out(read):
     text = foreign.osu() + foreign.osu("MPI Multi") + foreign.osu("MPI_Put") + foreign.osu("MPI Persistent Allreduce")
     reading = read(text, world_size=4)
     assert len(reading.numbers) == 4 and sum(reading.left_out.values()) == 12
@@ -142,7 +142,7 @@ def test_what_has_no_counterpart_is_left_out(read):
 
 @pytest.mark.parametrize("part", ["mpirun -n 1 ", "mpirun", " -n 1", "#OSU ", "# OSU a ", " ", "# OSU a Test "])
 def test_lines_that_almost_fit_a_pattern_do_not_take_hours(part):
-    """Five hundred lines of commands took minutes, a file of the largest size hours: the limit is for a hang."""
+    """Five hundred such lines once took minutes, the largest file hours; the limit of 60 s detects a hang only."""
     text = "\n".join([("# OSU a " + part * LONGEST_LINE)[:LONGEST_LINE]] * 500)
     with ended_after(60), pytest.raises(ForeignError):
         osu.read(Source(Path("x"), "0", text), Options())
@@ -156,13 +156,13 @@ EXCHANGE = pair("MPI All-to-All Personalized Exchange Latency Test", "Avg Latenc
     ("command", "ranks"),
     [("srun -N2 --ntasks-per-node=4", 8), ("srun --nodes 2 --ntasks-per-node 3", 6), ("mpiexec -n 5", 5)],
 )
-def test_a_command_line_tells_the_ranks_of_its_own_test_only(read, command, ranks):
+def test_a_command_line_states_the_ranks_of_its_own_test_only(read, command, ranks):
     exchange, bandwidth = sorted(
         read(f"{BANDWIDTH}$ {command} ./osu_alltoall{EXCHANGE}").numbers, key=lambda n: n.case.op
     )
     assert (exchange.case.world_size, exchange.case.size_bytes, bandwidth.case.world_size) == (ranks, ranks << 20, 2)
     for unknown in ("", "$ srun ./osu_alltoall", "$ srun -N2 ./osu_alltoall"):
-        with pytest.raises(ForeignError, match="how many ranks"):
+        with pytest.raises(ForeignError, match="number of ranks"):
             read(f"{BANDWIDTH}{unknown}{EXCHANGE}")
         assert {n.case.world_size for n in read(f"{BANDWIDTH}{unknown}{EXCHANGE}", world_size=8).numbers} == {2, 8}
 
@@ -192,12 +192,12 @@ def test_a_table_without_a_title_has_no_library(read):
         read(table, "osu_allreduce.txt", world_size=2)
     assert read(table, "osu_allreduce.txt", world_size=2, backend="mpi").numbers[0].case.backend == "mpi"
     assert read(f"$ mpirun -n 4 ./osu_bcast\n{table}", backend="mpi").numbers[0].case.op == "broadcast"
-    with pytest.raises(ForeignError, match="says that it measured mpi"):
+    with pytest.raises(ForeignError, match="states that it measured mpi"):
         read(foreign.osu(), world_size=2, backend="nccl")
 
 
 @pytest.mark.parametrize("prefix", ["", "INFO:osu_latency.py:{}: ", "2026-01-02 03:04:05,{} - INFO - "])
-def test_what_mpi4py_and_omb_py_print(read, prefix):
+def test_output_of_mpi4py_and_omb_py_is_read(read, prefix):
     def logged(*lines: str) -> str:
         return "\n".join(prefix.format(100 + at) + line for at, line in enumerate(lines))
 
@@ -225,12 +225,12 @@ def test_what_mpi4py_and_omb_py_print(read, prefix):
         ("mpirun -np 16 ./osu_alltoall", None),
     ],
 )
-def test_commands_that_do_not_tell_the_number_of_processes(read, command, ranks):
+def test_commands_that_do_not_state_the_number_of_processes(read, command, ranks):
     text = f"+ {command}\n{foreign.osu()}"
     if ranks is not None:
         assert {n.case.world_size for n in read(text).numbers} == {ranks}
         return
-    with pytest.raises(ForeignError, match="how many ranks"):
+    with pytest.raises(ForeignError, match="number of ranks"):
         read(text)
 
 
@@ -241,20 +241,20 @@ def test_a_title_that_cannot_be_read_ends_the_table_before_it(read):
     assert reading.left_out[notice(ImportNotice.NO_TITLE)] == 4
 
 
-def test_numbers_that_are_no_rows_are_counted(read):
+def test_numbers_outside_rows_are_counted(read):
     reading = read(pair("MPI Latency Test", "Avg Latency(us)", "256  0.40", "512  0.50", "1  88.10", "100 3.14"))
     assert [n.case.size_bytes for n in reading.numbers] == [256, 512] and len(reading.unread) == 2
     above = "4096   7.10\n8192   9.30\n" + pair("MPI Latency Test", "Avg Latency(us)", "256  0.40")
     assert [line.text for line in read(above).unread] == ["4096   7.10", "8192   9.30"]
 
 
-def test_numbers_of_lines_in_front_are_no_sizes(read):
+def test_line_numbers_are_not_taken_for_sizes(read):
     lines = [f"{99996 + at:6d}\t{line}" for at, line in enumerate(foreign.osu().split("\n"))]
     assert {n.case.size_bytes for n in read("\n".join(lines), world_size=2).numbers} <= {*foreign.SIZES}
 
 
 @pytest.mark.parametrize("buffers", ["Send Buffer on HOST (H) and Receive Buffer on DEVICE (D)", "Buffer on HOST (H)"])
-def test_a_buffer_on_a_host_is_no_memory_of_a_gpu(read, buffers):
+def test_a_buffer_on_a_host_is_not_memory_of_a_gpu(read, buffers):
     text = pair("MPI-CUDA Latency Test", "Latency (us)", "1024   2.50").replace(
         "# Datatype", f"# {buffers}\n# Datatype"
     )

@@ -1,4 +1,4 @@
-"""A file becomes lines whatever its encoding, or one sentence says why not; labels of launchers fall away."""
+"""A text file is read as lines, any other file is refused in one sentence; labels of launchers are removed."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ from bench.packages.interop.importers.readings import operation_in, read_source
         ("# size\r\n  8 \u00b5s\r\n".encode("utf-16"), "not UTF-8 text"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path, content, words):
+def test_files_that_are_not_text_are_refused(tmp_path, content, words):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(ForeignError, match=words):
@@ -44,7 +44,7 @@ LABELS = (
 )  # fmt: skip
 
 
-def test_labels_of_launchers_fall_away_and_other_lines_stay():
+def test_labels_of_launchers_are_removed_and_other_lines_stay():
     def line_of(text: str) -> str:
         return readings.Source(Path("x"), "0", text).lines()[0].text
 
@@ -55,7 +55,7 @@ def test_labels_of_launchers_fall_away_and_other_lines_stay():
         assert line_of(line) == line
 
 
-def test_a_file_name_tells_a_collective_if_it_tells_only_one():
+def test_a_file_name_gives_the_collective_if_it_names_only_one():
     names = {
         "allreduce_8gpu.log": "all_reduce",
         "job.all-reduce.txt": "all_reduce",

@@ -1,4 +1,4 @@
-"""An imported file is a run like any other: every verb works on it, and each says whose numbers these are."""
+"""An imported file is a run like any other: every verb works on it, and states which tool measured."""
 
 import csv
 import io
@@ -28,14 +28,14 @@ WORDS = "mean of 20 calls back to back, averaged over ranks"
 
 
 def aggregated(*times_s: float, case: Case = CASE) -> Run:
-    """A run as `import` makes it."""
+    """Return a run as `import` makes it."""
     launches = [Samples(case, k, 0.0, aggregate=Aggregate(t, WORDS, 20)) for k, t in enumerate(times_s, 1)]
     run = invented_run(launches, launches=len(times_s))
     facts = {"tool": ["nccl-tests 2.17.8"], "statistic": [WORDS], "verified": {"right": len(times_s)}, "files": []}
     return Run(Path("imported"), {**run.manifest, "imported": facts}, run.plan, [], launches)
 
 
-# ── what one number and several are worth ────────────────────────────────────────────────────────
+# ── intervals of one number and of several ───────────────────────────────────────────────────────
 def test_one_number_has_no_interval():
     (summary,) = summarize(aggregated(1e-3))
     assert summary.time_s is not None and summary.time_s.value == 1e-3
@@ -61,7 +61,7 @@ def test_a_table_of_expectations_wants_an_interval():
     assert [c.verdict for c in tables.check(expected, headlines(aggregated(*[1e-3] * 4))).checks] == ["PASS"]
 
 
-def test_the_report_says_whose_numbers_these_are():
+def test_the_report_names_the_tool_that_measured():
     run = aggregated(1e-3)
     analysis = analyze(run)
     text = written(document.build(View(run, analysis), [], ""))
@@ -83,11 +83,11 @@ def read(folder: Path, *texts: str):
 
 
 def test_files_are_launches_of_the_same_cases(tmp_path):
-    found = read(tmp_path, foreign.nccl(), foreign.nccl() + "\n", foreign.nccl(sizes=foreign.SIZES[:2]))
-    assert found.plan.launches == 3 and len(found.plan.cases) == 8 and found.plan.total == len(found.samples) == 20
-    launches = {s.case.size_bytes: s.launch for s in found.samples}
+    merged = read(tmp_path, foreign.nccl(), foreign.nccl() + "\n", foreign.nccl(sizes=foreign.SIZES[:2]))
+    assert merged.plan.launches == 3 and len(merged.plan.cases) == 8 and merged.plan.total == len(merged.samples) == 20
+    launches = {s.case.size_bytes: s.launch for s in merged.samples}
     assert launches == {1024: 3, 65536: 3, 1048576: 2, 134217728: 2}
-    assert found.session["imported"]["hosts"] == ["node-1"]
+    assert merged.session["imported"]["hosts"] == ["node-1"]
 
 
 def test_the_same_output_twice_is_refused(tmp_path):
@@ -100,12 +100,12 @@ def test_one_case_on_two_kinds_of_gpus_is_refused(tmp_path):
         read(tmp_path, foreign.nccl(), foreign.nccl().replace("Example GPU", "Other GPU"))
 
 
-def test_repeats_within_one_file_are_told(tmp_path):
+def test_repeats_within_one_file_are_reported(tmp_path):
     rows = "\n".join(foreign.nccl_rows())
-    found = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
-    assert found.plan.launches == 2
+    imported = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
+    assert imported.plan.launches == 2
     values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
-    assert {"kind": ImportNotice.REPEATED, "values": values} in found.facts["notices"]
+    assert {"kind": ImportNotice.REPEATED, "values": values} in imported.facts["notices"]
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +137,7 @@ def test_every_verb_works_on_an_imported_run(warm):
 
 
 def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
-    """Durations of 4 ranks on gloo, of which rank 2 calls 40 ms late, in the layout of nccl-tests -I 1 -z 3."""
+    """The file has durations of 4 ranks on gloo in the layout of nccl-tests -I 1 -z 3; rank 2 calls 40 ms late."""
     late = "faults=[{do: late, rank: 2, delay: 40ms}]"
     settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=20", late]
     warm("run", warm.config(), *(word for setting in settings for word in ("--set", setting)))
@@ -155,8 +155,8 @@ def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
     assert (finding["kind"], finding["rank"]) == ("late rank", 2)
 
 
-def test_what_was_measured_on_the_hardware_of_a_table_is_held_against_it(warm):
-    """Four outputs on 8 GPUs of a kind that the table has, at its size, which is 10 GB/s on the way."""
+def test_a_run_on_the_hardware_of_a_table_is_checked_against_it(warm):
+    """The run has four outputs at 10 GB/s, of 8 GPUs of a kind in the table and at the message size of the table."""
     sizes = (2**20, 2**34)
     text = foreign.nccl(ranks=8, sizes=sizes).replace("Example GPU", "NVIDIA H100 80GB HBM3")
     names = [f"{number}.txt" for number in range(4)]

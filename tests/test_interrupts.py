@@ -1,4 +1,4 @@
-"""Ctrl-C is never lost, and while ranks are measured it waits for a place where it breaks nothing."""
+"""Ctrl-C is never lost; while ranks are measured, it is answered only where it breaks nothing."""
 
 import os
 import signal
@@ -24,19 +24,19 @@ def press(number=signal.SIGINT):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_is_raised_at_once_outside_of_measuring(number):
+def test_an_interrupt_is_raised_at_once_outside_of_measuring(number):
     interrupts.answer(signal.SIGINT, signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         press(number)
         time.sleep(60)
 
 
-def test_what_a_library_swallowed_is_raised_by_the_next_look():
+def test_an_interrupt_that_a_library_swallowed_is_raised_by_the_next_check():
     interrupts.answer(signal.SIGINT)
     try:
         press()
         time.sleep(60)
-    except BaseException:  # as Rust code does that has nobody to tell
+    except BaseException:  # as Rust code does if it has no caller to report to
         pass
     done = []
 
@@ -49,7 +49,7 @@ def test_what_a_library_swallowed_is_raised_by_the_next_look():
     assert not done
 
 
-def test_while_measuring_it_is_raised_by_the_next_look_and_at_the_end():
+def test_while_measuring_an_interrupt_is_raised_by_the_next_check_and_at_the_end():
     interrupts.answer(signal.SIGINT)
     passed = []
     with pytest.raises(KeyboardInterrupt), interrupts.deferred():
@@ -61,10 +61,10 @@ def test_while_measuring_it_is_raised_by_the_next_look_and_at_the_end():
         press()
         passed.append("nobody looked")
     assert passed == ["no exception between two instructions", "nobody looked"]
-    interrupts.raise_if_noted()  # was raised, so it is over
+    interrupts.raise_if_noted()  # the interrupt was raised, and is not raised again
 
 
-def test_who_presses_again_after_a_while_is_answered_at_once(monkeypatch):
+def test_a_repeated_ctrl_c_after_a_while_is_answered_at_once(monkeypatch):
     interrupts.answer(signal.SIGINT)
     now = [100.0]
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
@@ -76,7 +76,7 @@ def test_who_presses_again_after_a_while_is_answered_at_once(monkeypatch):
         pytest.fail("the third one waited")
 
 
-def test_of_several_signals_of_a_launcher_one_counts():
+def test_only_the_first_of_several_signals_of_a_launcher_counts():
     interrupts.answer(signal.SIGINT, signal.SIGTERM, once=True)
     with pytest.raises(KeyboardInterrupt):
         press(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Every interval equals what scipy.stats gives by the published formula, and covers the mean that it says."""
+"""Every interval equals the result of scipy.stats for the published formula, and covers the mean as stated."""
 
 import numpy as np
 import pytest
@@ -23,18 +23,18 @@ def test_launch_interval_is_students_t_on_logs(means):
 
 
 def skewed(rng):
-    """Independent iterations with a long tail; their mean is 1."""
+    """Return independent iterations with a long tail; their mean is 1."""
     return rng.lognormal(-0.125, 0.5, BLOCKS * EACH)
 
 
 def two_modes(rng):
-    """A third of the calls takes six times as long, and a mode lasts for some calls; the mean is 1."""
+    """Return calls of which a third take six times as long; a mode lasts for four calls, and the mean is 1."""
     slow = np.repeat(rng.random(BLOCKS * EACH // 4) < 1 / 3, 4)
     return np.where(slow, 6.0, 1.0) * rng.lognormal(-0.005, 0.1, BLOCKS * EACH) / (8 / 3)
 
 
 def levels(rng):
-    """Each block has a level of its own: iterations say little of how uncertain the mean is."""
+    """Return blocks with a level each, so that iterations show little of the uncertainty of the mean."""
     return np.repeat(rng.lognormal(-0.02, 0.2, BLOCKS), EACH) * rng.lognormal(-0.005, 0.1, BLOCKS * EACH)
 
 
@@ -56,7 +56,7 @@ def test_the_interval_within_a_launch_covers_the_mean(series):
 
 @pytest.mark.parametrize("series", [skewed, two_modes, levels])
 def test_the_interval_over_launches_covers_the_mean(series):
-    """Of eight launches that differ; what is covered is the geometric mean of what launches have as means."""
+    """The interval over eight launches that differ covers the geometric mean of the means of launches."""
     rng = np.random.default_rng(6)
     hits = 0
     for _ in range(TRIALS):
@@ -66,7 +66,7 @@ def test_the_interval_over_launches_covers_the_mean(series):
 
 
 def chain(rng, correlation, cases=6, launches=8):
-    """Logarithms of launches that correlate with the launch before; their standard deviation is 0.1."""
+    """Return logarithms of launches, each correlated with the previous launch; their standard deviation is 0.1."""
     values = rng.normal(size=(cases, launches))
     for i in range(1, launches):
         values[:, i] = correlation * values[:, i - 1] + np.sqrt(1 - correlation**2) * values[:, i]
@@ -74,7 +74,7 @@ def chain(rng, correlation, cases=6, launches=8):
 
 
 def covered(rng, draw):
-    """Shares of intervals that hold the mean: with the launches' own scatter, and by Student's t."""
+    """Return shares of intervals that contain the mean: with the scatter of launches, and by Student's t."""
     hits = np.zeros(2)
     for _ in range(TRIALS):
         logs = draw(rng)
@@ -85,18 +85,18 @@ def covered(rng, draw):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
-def test_the_autocorrelation_of_launches_is_found(correlation):
+def test_the_autocorrelation_of_launches_is_estimated(correlation):
     rng = np.random.default_rng(5)
-    found = np.mean([intervals.launch_scatter(list(chain(rng, correlation, 40))).autocorrelation for _ in range(60)])
-    assert found == pytest.approx(correlation, abs=0.08)
+    estimate = np.mean([intervals.launch_scatter(list(chain(rng, correlation, 40))).autocorrelation for _ in range(60)])
+    assert estimate == pytest.approx(correlation, abs=0.08)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_skewness_of_launches_is_that_of_scipy_and_is_pooled(sign):
+def test_the_skewness_of_launches_equals_scipy_and_is_pooled(sign):
     cases = list(sign * np.random.default_rng(5).exponential(size=(6, 8)))
-    found = intervals.launch_scatter(cases).skewness
-    assert found == pytest.approx(np.mean(stats.skew(cases, axis=1, bias=False)))
-    assert sign * found > 0
+    skewness = intervals.launch_scatter(cases).skewness
+    assert skewness == pytest.approx(np.mean(stats.skew(cases, axis=1, bias=False)))
+    assert sign * skewness > 0
 
 
 def test_launches_that_correlate_widen_the_interval_until_it_covers():
@@ -105,7 +105,7 @@ def test_launches_that_correlate_widen_the_interval_until_it_covers():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_skewed_launches_widen_the_interval_on_the_side_of_the_rare_ones(sign):
+def test_skewed_launches_widen_the_interval_on_the_side_of_rare_launches(sign):
     def draw(rng):
         return 0.2 * sign * (rng.exponential(size=(20, 8)) - 1)
 
@@ -147,7 +147,7 @@ def test_blocks_of_unequal_length_have_their_own_means():
     assert intervals.block_means(np.array([1.0, 3.0, 5.0, 6.0, 7.0]), (2, 3)).tolist() == [2.0, 6.0]
 
 
-def test_one_launch_a_side_combines_in_quadrature():
+def test_one_launch_per_side_combines_in_quadrature():
     a = intervals.Interval(1.0, 0.9, 1.1, "within-run")
     b = intervals.Interval(2.0, 1.8, 2.2, "within-run")
     got = intervals.ratio_of_intervals(a, b)
@@ -165,7 +165,7 @@ def test_ranks_share_ties_as_scipy_does():
     assert intervals.average_ranks(distinct).tolist() == stats.rankdata(distinct).tolist()
 
 
-def test_quantiles_are_those_of_numpy():
+def test_quantiles_equal_numpy():
     values = np.sort(np.random.default_rng(3).normal(size=37))
     shares = [0.0, 0.013, 0.25, 0.5, 0.9, 1.0]
     assert intervals.quantiles(values, shares) == pytest.approx(np.quantile(values, shares).tolist())

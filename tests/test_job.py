@@ -1,4 +1,4 @@
-"""A process knows its place in a job from what launchers say, and refuses to be one of many that know nothing."""
+"""A process finds its place in a job by variables of launchers; copies that do not know each other are refused."""
 
 import pytest
 
@@ -52,9 +52,9 @@ def test_the_inner_launcher_wins():
     assert detect(SLURM_JOB | TORCHRUN).launcher == "torchrun"
     assert detect(SLURM_STEP | TORCHRUN).launcher == "torchrun"
     assert detect(SLURM_STEP | OPEN_MPI).launcher == "mpirun (Open MPI)"
-    # srun tells its tasks in PMI's words too, but only it knows the hosts
+    # srun also sets PMI's variables, but only srun's own variables give the hosts
     assert detect(SLURM_STEP | {"PMI_RANK": "2", "PMI_SIZE": "4"}).launcher == "srun"
-    # a script that exports WORLD_SIZE for its own use says nothing of this process
+    # a script may export WORLD_SIZE for its own use
     assert detect(SLURM_STEP | {"WORLD_SIZE": "4", "MASTER_PORT": "1000"}).launcher == "srun"
     in_allocation = SLURM_JOB | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     assert detect(in_allocation).address == "gpu07"
@@ -64,7 +64,7 @@ def test_the_inner_launcher_wins():
     "variables",
     [
         {},
-        SLURM_JOB,  # a batch script or salloc's shell: nobody started several
+        SLURM_JOB,  # a batch script or salloc's shell: no launcher started several processes
         SLURM_STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
         TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
         OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
@@ -75,7 +75,7 @@ def test_one_process_starts_its_ranks_by_itself(variables):
     assert detect(variables, "bash") is None
 
 
-def test_outside_a_step_the_size_of_the_allocation_is_nobodys_size():
+def test_outside_a_step_the_size_of_the_allocation_is_ignored():
     older = {name: value for name, value in SLURM_STEP.items() if name != "SLURM_STEP_NUM_TASKS"}
     assert detect(older).world_size == 4
     assert detect({name: value for name, value in older.items() if name != "SLURM_STEP_ID"}) is None
@@ -92,9 +92,9 @@ def test_outside_a_step_the_size_of_the_allocation_is_nobodys_size():
         (TORCHRUN | {"WORLD_SIZE": "-4"}, "", "WORLD_SIZE='-4' is not a whole number"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "", "host of rank 0"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "", "-x MASTER_ADDR"),
-        ({}, "orted", "started by orted, which tells no rank"),
-        (SLURM_JOB, "prterun", "started by prterun, which tells no rank"),
-        ({}, "slurmstepd", "started by slurmstepd, which tells no rank"),
+        ({}, "orted", "started by orted, which sets no rank"),
+        (SLURM_JOB, "prterun", "started by prterun, which sets no rank"),
+        ({}, "slurmstepd", "started by slurmstepd, which sets no rank"),
         ({"PMIX_RANK": "0"}, "prterun", "PMIX_RANK is set"),
         ({"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "", "must be torchrun --no-python collbench run"),
         (KUBEFLOW_V1 | {"PET_NPROC_PER_NODE": "8"}, "", "RANK counts pods"),
@@ -103,7 +103,7 @@ def test_outside_a_step_the_size_of_the_allocation_is_nobodys_size():
         (OPEN_MPI | TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, "", "(Open MPI) started 2 torchruns"),
     ],
 )
-def test_what_does_not_fit_together_is_said_in_one_line(variables, starter, words):
+def test_contradictions_are_reported_in_one_line(variables, starter, words):
     with pytest.raises(JobError) as caught:
         detect(variables, starter)
     assert words in str(caught.value) and "\n" not in str(caught.value)
@@ -154,7 +154,7 @@ def test_ranks_that_a_script_takes_from_the_launcher_are_believed():
 
 
 @pytest.mark.parametrize(("port", "count"), [("65534", 1), ("65530", 5), ("0", 10)])
-def test_ports_end_where_numbers_of_ports_do(port, count):
+def test_ports_end_at_the_largest_port_number(port, count):
     ports = detect(TORCHRUN | {"MASTER_PORT": port}).ports
     assert len(ports) == count and max(ports) < 2**16
 
@@ -165,11 +165,11 @@ def test_a_port_that_leaves_none_is_refused(port):
         detect(TORCHRUN | {"MASTER_PORT": port})
 
 
-def test_hydra_names_its_job_alike_on_all_hosts_and_apart_on_one():
+def test_a_job_of_hydra_has_one_name_on_all_hosts_and_two_jobs_on_one_host_differ():
     hosts = HYDRA | {"PMI_SIZE": "4", "MASTER_ADDR": "a"}
-    one, other = (detect(hosts | {"PMI_RANK": rank, "COLLBENCH_STARTER_PID": rank}) for rank in "02")
-    assert (one.identity, one.ports) == (other.identity, other.ports)
-    assert detect(hosts | {"SLURM_JOB_ID": "7"}).identity != one.identity
+    rank_0, rank_2 = (detect(hosts | {"PMI_RANK": rank, "COLLBENCH_STARTER_PID": rank}) for rank in "02")
+    assert (rank_0.identity, rank_0.ports) == (rank_2.identity, rank_2.ports)
+    assert detect(hosts | {"SLURM_JOB_ID": "7"}).identity != rank_0.identity
     first, second = (detect(HYDRA | {"COLLBENCH_STARTER_PID": pid}) for pid in ("10", "11"))
     assert first.one_host and first.ports != second.ports
 
@@ -184,7 +184,7 @@ def test_an_address_with_a_scheme_is_refused():
         detect(TORCHRUN | {"MASTER_ADDR": "tcp://node1"})
 
 
-def test_torchrun_tells_how_often_it_has_started_the_job():
+def test_torchrun_gives_the_number_of_restarts():
     assert detect(TORCHRUN).attempt == 0
     assert detect(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).attempt == 2
 
@@ -199,5 +199,5 @@ def test_torchrun_tells_how_often_it_has_started_the_job():
         (SLURM_STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
     ],
 )
-def test_tasks_of_an_allocation_that_nobody_uses_are_counted(variables, unused):
+def test_unused_tasks_of_an_allocation_are_counted(variables, unused):
     assert unused_allocation(variables) == unused

@@ -1,6 +1,6 @@
-"""What a launcher started measures together: one folder, rank 0 speaks, one status, and nothing is left.
+"""Processes that a launcher started measure together: one folder, one status, output of rank 0 only, nothing is left.
 
-Real launchers where they are installed; Slurm is played by its variables, two hosts by two network namespaces.
+Real launchers run if they are installed; variables of Slurm simulate Slurm, two network namespaces simulate two hosts.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
 PATIENCE_S = 240
-# What is said where mpirun's daemon has lost count of the ranks, as it can on a busy machine (bench/rank/mpi.py).
-LOST = "a rank of MPI was lost, and mpirun replaces none"
+# The message if mpirun's daemon has lost count of the ranks, as can happen on a busy machine (bench/rank/mpi.py).
+LOST = "a rank of MPI was lost, and mpirun does not replace it"
 RUN_BENCH = str(ROOT / "run_bench.py")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
@@ -45,7 +45,7 @@ needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(ho
 
 @pytest.fixture(autouse=True)
 def ended(cli):
-    """Whatever a test that fails leaves running is ended, for it would disturb those that follow."""
+    """End the processes that a failed test leaves running, which would disturb later tests."""
     yield
     for process in cli.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -59,10 +59,10 @@ def free_port() -> int:
 
 
 def file_for(cli, launcher: LauncherName, text: str, nodes: int, each: int) -> str:
-    """The file that `plan --launcher` prints, where all that it wants is at hand."""
+    """Write a configuration and the file that `plan --launcher` prints for it; return the name of the file."""
     config = cli.config(text)
     file = launch_file_for(cli.folder / config, [], launcher, nodes, each)
-    # A port of its own, for other tests may run at the same time; and no pictures, for time.
+    # An own port, because other tests may run at the same time; no pictures, to save time.
     file = file.replace("29400", str(free_port())).replace(f'{config}"]', f'{config}", "--no-plots"]')
     (cli.folder / "launch").write_text(file.replace(f"{config}\n", f"{config} --no-plots\n"))
     return "launch"
@@ -74,7 +74,7 @@ def finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
 
 
 def slurm(cli, ranks: int) -> list[CommandLine]:
-    """A command line for each task of a step, with what srun would tell it."""
+    """Return a command line for each task of a step, with the variables that srun would set."""
     step = {
         "SLURM_JOB_ID": str(secrets.randbelow(10**9)),
         "SLURM_STEP_ID": "0",
@@ -97,7 +97,7 @@ def together(tasks, *words: str) -> list[subprocess.CompletedProcess]:
 
 
 def started_by(cli, *command: str, **variables: str) -> subprocess.CompletedProcess:
-    """What became of the command of a launcher."""
+    """Run the command of a launcher and return its result."""
     return subprocess.run(
         command, cwd=cli.folder, env=cli.environment | variables, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -109,7 +109,7 @@ def by_torchrun(cli, port: int, *words: str) -> subprocess.CompletedProcess:
 
 
 def pairs_of_hosts(cli, network, config: str) -> list[subprocess.Popen]:
-    """A run of two ranks on each two hosts of a network, all in one folder, as torchrun's variables say."""
+    """Start a run of two ranks per pair of hosts of a network, all in one folder, with variables of torchrun."""
     return [
         subprocess.Popen(
             ["ip", "netns", "exec", name, sys.executable, RUN_BENCH, "run", config, "--no-plots"],
@@ -124,7 +124,7 @@ def pairs_of_hosts(cli, network, config: str) -> list[subprocess.Popen]:
 
 
 def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
-    """One run, complete, of these world sizes and no other."""
+    """Assert that there is one complete run, of exactly these world sizes."""
     measured = cli.only_run()
     assert measured.manifest["status"] == "complete"
     assert {s.case.world_size for s in measured.samples} == sizes
@@ -143,14 +143,14 @@ def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **PIPES) for command in nodes]
     first, second = [finished(process) for process in started]
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert first.stdout and not second.stdout  # rank 0 alone speaks
+    assert first.stdout and not second.stdout  # only rank 0 prints
     assert_measured(cli, "torchrun", {1, 3, 4})
     assert {sentence(skip.reason) for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
 
 
 @pytest.mark.slow
 def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed(cli):
-    """Rank 0 tells the variables, which no process has on its command line when it resumes."""
+    """Rank 0 sends the variables, which are on no command line when a run is resumed."""
 
     def job(*words: str) -> None:
         done = by_torchrun(cli, free_port(), *words)
@@ -160,8 +160,8 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
     job("ab", cli.config(IN_TURNS), "--b", "GLOO_LOG_LEVEL=WARN", "--budget", "6s")
     (path,) = cli.runs()
     pairs = {sample.launch for sample in folders.read(path / "a").samples}
-    asked = folders.read_manifest(path)["ab"]
-    folders.update_manifest(path, ab={**asked, "budget_s": asked["spent_s"] + 2, "ended": None})
+    facts = folders.read_manifest(path)["ab"]
+    folders.update_manifest(path, ab={**facts, "budget_s": facts["spent_s"] + 2, "ended": None})
     job("resume", path.name, "--trust")
     for side, wanted in (("a", None), ("b", "WARN")):
         run = folders.read(path / side)
@@ -186,7 +186,7 @@ def test_tasks_of_a_slurm_step(cli):
 
 @pytest.mark.slow
 def test_a_job_on_one_host_listens_on_loopback_only(cli):
-    """Rank 0, torch's store and gloo of every rank."""
+    """Rank 0, torch's store and gloo of every rank listen."""
     started = [task.start("run", cli.config(SLOW), "--no-plots") for task in slurm(cli, 2)]
     listening = set()
     while any(process.poll() is None for process in started):
@@ -199,7 +199,7 @@ def test_a_job_on_one_host_listens_on_loopback_only(cli):
                 }
         time.sleep(0.05)
     done = [finished(process) for process in started]
-    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    assert [result.returncode for result in done] == [0, 0], done[0].stderr
     assert {address for _, address in listening} == {"127.0.0.1"} and len(listening) >= 3
 
 
@@ -222,7 +222,7 @@ training:
 
 @pytest.mark.slow
 def test_training_steps_in_a_job(cli):
-    """A user's model is imported by the ranks of both processes; a link that is one host's memory is left out."""
+    """A user's model is imported by the ranks of both processes; an emulated link is left out."""
     tasks = slurm(cli, 2)
     for task in tasks:
         task.environment["PYTHONPATH"] = str(ROOT / "tests")
@@ -233,7 +233,7 @@ def test_training_steps_in_a_job(cli):
     measured = folders.read(path)
     assert {entry.timed.duration_ns.shape for entry in measured.samples} == {(2, 2)}
     assert {sentence(skip.reason).split(":")[0] for skip in measured.plan.skips} >= {
-        "an emulated link is memory that ranks of one host share; in a job, measure the real one",
+        "an emulated link is memory that ranks of one host share; in a job, measure the real link",
         "the job has 2 ranks",
     }
     assert_nothing_left(cli)
@@ -255,9 +255,9 @@ TWICE_ON_MPI = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("laun
 
 
 def by_mpirun(cli, ranks, text, verb="run", *words, **variables):
-    """A run of this configuration in a job that Open MPI's mpirun started. words: further ones, behind the verb's.
+    """Run a verb with this configuration in a job of Open MPI's mpirun. words: further arguments of the verb.
 
-    Its files are not in /tmp, where another mpirun of these tests may remove the folder that both use.
+    The files of mpirun are not in /tmp, where another mpirun of these tests may remove the folder that both use.
     """
     place = cli.folder / "m"
     place.mkdir(exist_ok=True)
@@ -274,7 +274,7 @@ def by_mpirun(cli, ranks, text, verb="run", *words, **variables):
 @pytest.mark.slow
 @needs_mpi
 def test_mpi_is_measured_in_a_job_of_mpirun(cli):
-    """The ranks of every launch take the place of the processes that mpirun started, beside those of gloo."""
+    """In every launch, ranks of MPI take the place of the processes that mpirun started, next to ranks of gloo."""
     text = TINY.replace("backends: [gloo]", "backends: [gloo, mpi]").replace("[2]", "[2, 3]")
     text = text.replace("launches: 1", "launches: 2")
     done = by_mpirun(cli, 3, text)
@@ -288,8 +288,8 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
 
 @pytest.mark.slow
 @needs_mpi
-def test_a_job_checks_a_rule_file_though_no_rank_reads_a_file_that_another_names(cli):
-    """Its launches are told the choices of the file instead."""
+def test_a_job_checks_a_rule_file_that_no_rank_reads(cli):
+    """The launches get the choices of the file as settings instead."""
     (cli.folder / "own.conf").write_text("1 # collective\n3 # alltoall\n1\n3 # ranks\n1\n0 2 0 0 # pairwise\n")
     text = "backends: [mpi]\noperations: [all_to_all]\ndtypes: [float32]\nsizes: [64KiB]\ntimeout: 15s\n"
     text += "sampling: {seconds_per_case: 20ms}\n"
@@ -304,7 +304,7 @@ def test_a_job_checks_a_rule_file_though_no_rank_reads_a_file_that_another_names
 @pytest.mark.slow
 @needs_mpi
 def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
-    """They are told the ports of the first launch, and ranks on one host listen on loopback only."""
+    """Later launches get the ports of the first launch, and ranks on one host listen on loopback only."""
     done = by_mpirun(cli, 2, TWICE_ON_MPI, OMPI_MCA_btl="self,tcp")
     assert done.returncode == 0, done.stderr
     assert {s.launch for s in cli.only_run().samples if s.failure is None} == {1, 2}
@@ -312,17 +312,17 @@ def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
 
 @pytest.mark.slow
 @needs_mpi
-def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
+def test_a_job_reports_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
     done = by_mpirun(cli, 2, TWICE_ON_MPI + "faults: [{do: kill, rank: 1, iteration: 3, launch: 1}]\n")
     assert done.returncode == 1, done.stderr
     lost, *later = [s.failure.text for s in cli.only_run().samples]
-    assert "rank 1" in lost and later and all("mpirun replaces none" in text for text in later)
+    assert "rank 1" in lost and later and all("mpirun does not replace it" in text for text in later)
 
 
 @pytest.mark.slow
 @needs_links
 def test_two_hosts_with_a_cable_between_them(cli):
-    """Namespaces: neither loopback nor anything else but the cable joins them."""
+    """The hosts are namespaces, which only the cable joins, and not loopback."""
     config = cli.config(TINY.replace("iterations: 8", "iterations: 300").replace("[4KiB, 64KiB]", "[64KiB]"))
     with links.shaped_pair("1gbit") as network:
         started = pairs_of_hosts(cli, network, config)
@@ -332,7 +332,7 @@ def test_two_hosts_with_a_cable_between_them(cli):
                 listening |= addresses_listened_on(name)
             time.sleep(0.1)
         done = [finished(process) for process in started]
-    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert [result.returncode for result in done] == [0, 0], done[0].stderr + done[1].stderr
     assert listening == set(network.addresses)
     (samples,) = cli.only_run().samples
     assert samples.failure is None
@@ -349,8 +349,8 @@ def addresses_listened_on(namespace: str) -> set[str]:
 
 # ── strangers ────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
-def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli):
-    """Another user of the host listens first on the port on which the others look for rank 0."""
+def test_an_impostor_who_knows_all_variables_of_launchers_is_not_taken_for_rank_0(cli):
+    """Another user of the host listens first on the port on which the other ranks look for rank 0."""
     port, impostors = free_port(), []
     public = hashlib.sha256(f"torchrun 2 none {port}\n".encode()).digest()
     with channel.listen("127.0.0.1", [port + 1]) as taken:
@@ -375,21 +375,21 @@ def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli)
 @pytest.mark.slow
 @needs_links
 def test_two_jobs_of_one_size_in_one_shared_folder_do_not_disturb_each_other(cli):
-    """Both have the port that torchrun takes by default, on other hosts: nothing else that a launcher tells differs."""
+    """Both jobs have the default port of torchrun, on different hosts; all other variables of launchers are equal."""
     with links.bridged(4, "1gbit") as network:
         done = [finished(process) for process in pairs_of_hosts(cli, network, cli.config())]
-    assert [one.returncode for one in done] == [0, 0, 0, 0], "".join(one.stderr for one in done)
+    assert [result.returncode for result in done] == [0, 0, 0, 0], "".join(result.stderr for result in done)
     assert len(cli.runs()) == 2 and not list(cli.folder.glob("results/.secret-*"))
 
 
-# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
 def with_children(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
+def test_a_lost_host_costs_only_the_cases_that_need_it(cli):
     text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2")
     first, second, third = (task.start("run", cli.config(text), "--no-plots") for task in slurm(cli, 3))
     wait_until_measuring(third)
@@ -398,7 +398,7 @@ def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     done = [finished(process) for process in (first, second)]
-    assert [one.returncode for one in done] == [1, 1], done[0].stderr
+    assert [result.returncode for result in done] == [1, 1], done[0].stderr
     failures = {(s.case.world_size, s.launch): s.failure for s in cli.only_run().samples}
     assert len(failures) == 4
     assert failures[2, 1] is failures[2, 2] is None
@@ -412,7 +412,7 @@ def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
 
 
 def wait_until_measuring(started: subprocess.Popen) -> None:
-    """Until a rank of this process has joined: it has threads for its process groups then."""
+    """Wait until a rank of this process has joined, and so has threads for its process groups."""
     deadline = time.monotonic() + PATIENCE_S
     while started.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(psutil.Error):
@@ -424,14 +424,14 @@ def wait_until_measuring(started: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victims", [[1], [0, 1]])
-def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims):
+def test_an_interrupt_of_any_process_ends_the_job_which_can_be_resumed(cli, victims):
     config = cli.config(TINY.replace("launches: 1", "launches: 12").replace("iterations: 8", "iterations: 60"))
     started = [task.start("run", config, "--no-plots") for task in slurm(cli, 2)]
     wait_for_samples(cli, 2, PATIENCE_S)
     for victim in victims:
         started[victim].send_signal(signal.SIGTERM)
     done = [finished(process) for process in started]
-    assert [one.returncode for one in done] == [130, 130]
+    assert [result.returncode for result in done] == [130, 130]
     assert "collbench resume" in done[0].stderr and (done[1].stdout, done[1].stderr) == ("", "")
     assert "Traceback" not in done[0].stderr
     assert_nothing_left(cli)
@@ -439,7 +439,7 @@ def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims)
     assert all(s.failure is None for s in cli.only_run().samples)
     if victims == [1]:
         done = together(slurm(cli, 2), "resume", "tiny", "--no-plots")
-        assert [one.returncode for one in done] == [0, 0], done[0].stderr
+        assert [result.returncode for result in done] == [0, 0], done[0].stderr
         assert len(cli.only_run().samples) == cli.only_run().plan.total
 
 
@@ -461,7 +461,7 @@ def test_without_rank_0_the_others_leave(cli):
 
 @pytest.mark.slow
 def test_a_fault_of_a_rank_on_another_host_costs_its_case_only(cli):
-    """The hang is found by what the follower reports: state, stack and progress."""
+    """The hang is found by the reports of the follower: state, stack and progress."""
     faults = "faults=[{do: stop, rank: 1, iteration: 4, size: 4KiB}, {do: kill, rank: 1, iteration: 4, size: 64KiB}]"
     first, _ = run(slurm(cli, 2), cli.config(), "--no-plots", "--set", faults, "--set", "timeout=4s")
     assert first.returncode == 1
@@ -471,26 +471,26 @@ def test_a_fault_of_a_rank_on_another_host_costs_its_case_only(cli):
     assert_nothing_left(cli)
 
 
-def test_processes_that_were_told_different_things_do_not_measure(cli):
-    one, other = slurm(cli, 2)
-    first = one.start("run", cli.config(), "--no-plots")
-    second = other.start("run", cli.config(SWEEP, "other.yaml"), "--no-plots")
+def test_processes_with_different_configurations_do_not_measure(cli):
+    task, other_task = slurm(cli, 2)
+    first = task.start("run", cli.config(), "--no-plots")
+    second = other_task.start("run", cli.config(SWEEP, "other.yaml"), "--no-plots")
     done = [finished(process) for process in (first, second)]
-    assert [one.returncode for one in done] == [2, 2]
+    assert [task.returncode for task in done] == [2, 2]
     assert done[0].stderr.startswith("error: rank 1 on host") and done[0].stderr.count("\n") == 1
     assert "has another configuration (" in done[0].stderr
     assert (done[1].stdout, done[1].stderr) == ("", "") and not cli.runs()
     assert_nothing_left(cli)
 
 
-def test_what_one_process_cannot_read_is_said_once(cli):
+def test_a_file_that_one_process_cannot_read_is_reported_once(cli):
     cli.config()
-    one, other = slurm(cli, 2)
+    task, other_task = slurm(cli, 2)
     (cli.folder / "elsewhere").mkdir()
-    first = one.start("run", "tiny.yaml", "--no-plots")
-    second = CommandLine.start(other, "run", str(cli.folder / "elsewhere" / "tiny.yaml"))
+    first = task.start("run", "tiny.yaml", "--no-plots")
+    second = CommandLine.start(other_task, "run", str(cli.folder / "elsewhere" / "tiny.yaml"))
     done = [finished(process) for process in (first, second)]
-    assert [one.returncode for one in done] == [2, 2]
+    assert [task.returncode for task in done] == [2, 2]
     assert "No such file" in done[0].stderr and "rank 1 on host" in done[0].stderr
     assert done[1].stderr == ""
 
@@ -499,15 +499,15 @@ def test_two_processes_of_one_rank_are_refused(cli):
     tasks = slurm(cli, 3)
     tasks[2].environment["SLURM_PROCID"] = "1"
     done = run(tasks, cli.config(), "--no-plots")
-    assert [one.returncode for one in done] == [2, 2, 2]
+    assert [result.returncode for result in done] == [2, 2, 2]
     assert "two processes say that they are rank 1 of 3" in done[0].stderr
 
 
 def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
-    """As if mpirun had kept its variables to itself."""
+    """The process is started as if mpirun set no variables."""
     starter = tmp_path / "orted"
     starter.symlink_to(Path(sys.executable).resolve())
     call = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
     done = started_by(cli, str(starter), "-c", call, sys.executable, RUN_BENCH, "run", cli.config())
     assert done.returncode == 2
-    assert "error: started by orted, which tells no rank here" in done.stderr and not cli.runs()
+    assert "error: started by orted, which sets no rank here" in done.stderr and not cli.runs()

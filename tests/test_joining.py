@@ -1,4 +1,4 @@
-"""What a library does to a process that joins with it is seen, and nothing is said of one that does nothing."""
+"""Effects of a library on a process that joins with it are reported; a library without effects gets no remark."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from bench.report.notices import sentences
 from bench.store import encoding
 from conftest import ROOT, invented_run, samples
 
-# Each trial in a fork of its own: (what is planted, remarks) a line.
+# Each trial runs in an own fork and prints a line: (planted effect, remarks).
 SCRIPT = """
 import contextlib, json, os, sys, threading, time
 from bench.packages.joining.analyze import remarks
@@ -62,21 +62,21 @@ EXPECTED = {
 }
 
 
-def test_what_was_planted_is_found_each_time_and_nothing_else():
+def test_planted_effects_are_found_each_time_and_nothing_else():
     planted = dict(EXPECTED)
     if len(os.sched_getaffinity(0)) == 1:
-        del planted["cores"]  # the only one cannot be taken
+        del planted["cores"]  # the only core cannot be taken
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *planted], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(told) == 10 * len(planted)
-    for plant, texts in told:
+    trials = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(trials) == 10 * len(planted)
+    for plant, texts in trials:
         assert len(texts) == len(EXPECTED[plant]), (plant, texts)
         assert all(part in text for part, text in zip(EXPECTED[plant], texts, strict=True)), (plant, texts)
 
 
-def test_what_some_ranks_tell_names_them():
+def test_a_remark_on_some_ranks_names_the_ranks():
     quiet = ProcessState((0, 1), {"python": 1}, {"file": 3}, {"normal": 1}, 2**20, (), ())
     loud = ProcessState((0, 1), {"python": 2}, {"file": 3}, {"normal": 2}, 2**20, (), ())
     ranks = [
@@ -87,7 +87,7 @@ def test_what_some_ranks_tell_names_them():
     assert remarks(ranks[:1]) == []
 
 
-def test_real_ranks_of_gloo_are_looked_at(warm):
+def test_real_ranks_of_gloo_are_observed(warm):
     done = warm("init", "gloo", "--format", "json")
     ranks = [encoding.decoded(json.dumps(rank), Observed) for rank in json.loads(done.stdout)]
     assert [rank.rank for rank in ranks] == [0, 1] and all(tuple(rank.stages) == STAGES for rank in ranks)
@@ -99,26 +99,26 @@ def test_real_ranks_of_gloo_are_looked_at(warm):
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["ucc"], 2), (["nccl", "--ranks", "64"], 3)])
-def test_what_cannot_be_looked_at_is_one_line(warm, arguments, code):
+def test_a_backend_that_cannot_be_observed_is_one_line(warm, arguments, code):
     done = warm("init", *arguments)
     assert done.returncode == code and done.stderr.startswith(f"error: init {arguments[0]}: "), done.stderr
     assert done.stderr.count("\n") == 1
 
 
-# ── what a run keeps of it ───────────────────────────────────────────────────────────────────────
+# ── effects in a run ─────────────────────────────────────────────────────────────────────────────
 def run_with(left, joined=(0, 1), **more):
-    """A run of one rank, in which joining leaves these cores, and these files stay."""
+    """Return a run of one rank, which may use the cores `joined` after joining; the files `left` stay."""
 
     def state(cores, files):
         return {"joining": {"affinity": list(cores), "threads": {"python": 1}, "files": files, **more}}
 
-    seen = {"before": state((0, 1), {"file": 3}), "joined": state(joined, {"file": 5}), "left": state((0, 1), left)}
+    stages = {"before": state((0, 1), {"file": 3}), "joined": state(joined, {"file": 5}), "left": state((0, 1), left)}
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
-    session = {"launches": [{"backend": "gloo", "world_size": 2, "launch": 1, "ranks": [{"rank": 0, "seen": seen}]}]}
+    session = {"launches": [{"backend": "gloo", "world_size": 2, "launch": 1, "ranks": [{"rank": 0, "seen": stages}]}]}
     return replace(invented_run([samples(case, 1, [[1e6, 1e6]] * 4)]), environment=[session])
 
 
-def test_a_run_warns_of_cores_that_were_taken_and_of_what_stayed():
+def test_a_run_warns_of_cores_that_were_taken_and_of_files_that_stayed():
     assert notices(run_with({"file": 3})) == []
     assert sentences(notices(run_with({"file": 3, "pipe": 2}, joined=(1,)))) == [
         "gloo: joining took cores from a rank: 1 of 2 left (core 1)",
@@ -127,5 +127,5 @@ def test_a_run_warns_of_cores_that_were_taken_and_of_what_stayed():
     assert facts(run_with({"file": 3}))["open files of a rank (gloo)"] == "5"
 
 
-def test_a_record_that_is_damaged_tells_nothing():
+def test_a_damaged_record_gives_no_notices_and_no_facts():
     assert notices(run_with("many")) == [] and facts(run_with({"file": 3}, threads="3")) == {}

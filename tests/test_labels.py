@@ -1,4 +1,4 @@
-"""Tables hold what is alike, their titles say what differs, and rows are the sizes that were asked for."""
+"""Tables hold similar cases, their titles name the differences, and rows are the requested sizes."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from bench.model.records import OPTIONS, Case, Variables
 from bench.report import labels, tables
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
-# A value of each type that is no default, and of options that take some values only.
+# A value other than the default, for each type, and for options that take certain values only.
 VALUES = {str: "other", int: 7, bool: True, Variables: Variables((("A", "1"),)), Division: Division("strided", 2)}
 OF_OPTIONS = {"placement": "out", "splits": Splits("hot", 2.0)}
 
 
-def test_titles_and_labels_name_whatever_differs():
+def test_titles_and_labels_name_every_difference():
     for option in OPTIONS:
         other = replace(CASE, **{option.name: OF_OPTIONS.get(option.name) or VALUES[type(option.default)]})
         assert labels.title(other) != labels.title(CASE)
@@ -38,7 +38,7 @@ def words(parts):
     return [part.words for part in parts]
 
 
-def test_what_all_cases_are_is_told_once():
+def test_properties_of_all_cases_are_named_once():
     two, four = (replace(CASE, world_size=n, reduce_op="max") for n in (2, 4))
     common, own = labels.describe([two, four])
     assert words(common) == [
@@ -58,7 +58,7 @@ def test_a_rare_option_is_common_only_if_all_have_it():
     assert "rotate buffers" in words(labels.describe([plain, barrier])[0])
 
 
-def test_a_default_is_named_where_another_case_of_the_operation_differs():
+def test_a_default_is_named_if_another_case_of_the_operation_differs():
     _, own = labels.describe([CASE, replace(CASE, scheduling="batch"), replace(CASE, op="broadcast")])
     assert "normal" in words(own[0]) and "batch" in words(own[1])
     assert not any("scheduling" in text for text in words(own[2]))
@@ -68,21 +68,21 @@ def sized(*sizes, op="all_gather"):
     return [Case(op, "gloo", n, "float32", size) for n, size in sizes]
 
 
-def asked(case, size):
+def requested(case, size):
     return replace(case, asked_bytes=size)
 
 
-def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
+def test_sizes_that_were_equal_before_rounding_are_one_row():
     two, three, *large = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
-    cases = [two, asked(three, 4096), large[0], *(asked(case, 2**20) for case in large[1:])]
+    cases = [two, requested(three, 4096), large[0], *(requested(case, 2**20) for case in large[1:])]
     rows = tables.size_rows(cases)
     assert [tables.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
     assert [len(row) for row in rows] == [2, 3]
     (note,) = tables.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
-    assert asked(three, 4096) == three  # the size that was asked for tells no cases apart
+    assert requested(three, 4096) == three  # the requested size distinguishes no cases
 
 
-def test_sizes_that_were_asked_for_stay_apart():
+def test_requested_sizes_stay_separate_rows():
     assert len(tables.size_rows(sized((2, 4096), (3, 4092)))) == 2
     assert tables.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []

@@ -1,4 +1,4 @@
-"""The files that start a run on several hosts: examples are what `plan` prints, and their readers understand them."""
+"""Files that start a run on several hosts: the examples are the output of `plan`, and launchers can read the files."""
 
 import ast
 import re
@@ -25,12 +25,12 @@ WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, Fa
 
 
 def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: JobVerb = JobVerb.RUN) -> JobSpec:
-    """The job that `plan` writes where collbench is on PATH."""
+    """Return the job that `plan` writes if collbench is on PATH."""
     settings, _ = configuration.load(names.path_of(config), SETS)
     return replace(wanted(settings, config, SETS, nodes, each, verb), programs=None)
 
 
-def test_the_examples_are_what_plan_prints(monkeypatch):
+def test_the_examples_are_the_output_of_plan(monkeypatch):
     monkeypatch.chdir(ROOT)
     for launcher, name in FILE_NAMES.items():
         made = launch_file(launcher, wanted_by_path(Path("nccl"), nodes=2, each=8))
@@ -47,7 +47,7 @@ def test_the_verb_prints_the_file_and_nothing_else(cli):
 
 
 @pytest.mark.parametrize("verb", JobVerb)
-def test_shells_understand_them(verb):
+def test_shells_understand_the_files(verb):
     for launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.MPIRUN):
         for shell in ("sh", "bash"):
             file = launch_file(launcher, replace(WANTED, verb=verb))
@@ -59,12 +59,12 @@ def test_a_gate_has_a_file_for_each_launcher(launcher):
     file = launch_file(launcher, wanted_by_path(ROOT / "configs/nccl.yaml", 16, 8, JobVerb.GATE))
     assert_starts(file, launcher, ["gate", str(ROOT / "configs/nccl.yaml")])
     assert "128" in file or launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.KUBERNETES)
-    if launcher == LauncherName.SLURM:  # the others go on without a host that is lost, and nothing is resumed
+    if launcher == LauncherName.SLURM:  # the other hosts go on without a lost host, and nothing is resumed
         assert "#SBATCH --no-kill\n" in file and "--no-kill" in file.splitlines()[-1] and "resume" not in file
 
 
 def assert_starts(file: str, launcher: LauncherName, arguments: list[str]) -> None:
-    """The file starts collbench with these arguments and no others."""
+    """Assert that the file starts collbench with exactly these arguments."""
     match launcher:
         case LauncherName.KUBERNETES:
             _, job = YAML(typ="safe").load_all(file)
@@ -79,7 +79,7 @@ def assert_starts(file: str, launcher: LauncherName, arguments: list[str]) -> No
 
 
 @pytest.mark.parametrize("options", [["--nodes", "2"], ["--ranks-per-node", "1"], ["--verb", "run"]])
-def test_what_only_a_job_has_asks_for_its_file(warm, options):
+def test_options_of_jobs_print_the_launch_file(warm, options):
     done = warm("plan", warm.config(), *options)
     assert done.returncode == 0 and done.stdout == warm("plan", "tiny.yaml", "--launcher", "torchrun").stdout
     assert "torchrun" in done.stdout
@@ -101,7 +101,7 @@ def test_the_command_survives_the_shell(tmp_path):
     assert printed == "run|my configs/a'b.yaml|--set|sizes=[1KiB]|"
 
 
-def test_kubernetes_understands_it():
+def test_kubernetes_understands_the_file():
     service, job = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, WANTED))
     assert service["metadata"]["name"] == job["metadata"]["name"] == "collbench-big-run-2"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
@@ -124,7 +124,7 @@ def test_kubernetes_understands_it():
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_ranks_that_do_not_meet_the_world_sizes_are_told():
+def test_ranks_that_do_not_match_the_world_sizes_are_reported():
     for largest, words in ((8, []), (16, [NOTES[0]]), (6, [NOTES[1]])):
         for launcher in LauncherName:
             text = launch_file(launcher, replace(WANTED, largest=largest))
@@ -132,8 +132,8 @@ def test_ranks_that_do_not_meet_the_world_sizes_are_told():
 
 
 @pytest.mark.parametrize("name", ["测试", "a" * 64, "A_b.c", "-x-"])
-def test_names_of_jobs_are_names_for_kubernetes(name):
-    """A label of DNS (RFC 1123), also of a pod, whose name has the job's and a number."""
+def test_names_of_jobs_are_valid_in_kubernetes(name):
+    """Names are labels of DNS (RFC 1123), also for a pod, whose name is the name of the job and a number."""
     job = JobSpec(name, "c.yaml", (), 2, 2, gpus=False, largest=4, seconds=1.0)
     texts = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, job))
     names = {text["metadata"]["name"] for text in texts}

@@ -1,4 +1,4 @@
-"""The fork server takes no Ctrl-C and loses none; the folder in which ranks meet is removed by the next run at last."""
+"""The fork server ignores Ctrl-C, but no Ctrl-C is lost; the next run removes abandoned folders in which ranks met."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_a_killed_run_left_is_removed(temporary):
+def test_the_folder_of_a_killed_run_is_removed(temporary):
     child = os.fork()
     if child == 0:
         RendezvousFolder().__enter__()
@@ -35,7 +35,7 @@ def test_what_a_killed_run_left_is_removed(temporary):
         assert list(temporary.iterdir()) == [meeting.folder]
 
 
-def test_a_stranger_of_the_same_name_stays(temporary):
+def test_folders_of_other_programs_with_the_prefix_stay(temporary):
     (temporary / f"{PREFIX}notes").mkdir()
     (temporary / f"{PREFIX}link").mkdir()
     (temporary / f"{PREFIX}link" / LOCK).symlink_to("/dev/null")
@@ -73,7 +73,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("ours", [True, False])
 def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cli, first, ours):
-    with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
+    with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short, because the path of a socket has a limit
         done = subprocess.run(
             [sys.executable, "-c", INTERRUPTED.format(first=first, ours=ours)], cwd=cli.folder,
             env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
@@ -85,7 +85,7 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cl
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_fork_server_and_so_every_rank_is_spared_what_ends_the_run(launcher, number):
+def test_the_fork_server_and_so_every_rank_blocks_signals_that_end_the_run(launcher, number):
     (server,) = fork_servers()
     status = Path(f"/proc/{server.pid}/status").read_text()
     assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
@@ -126,8 +126,8 @@ print("ended")
 """
 
 
-def test_a_resource_tracker_that_stands_still_does_not_outlive_the_run():
-    """It holds the output open: whoever reads it would wait for ever."""
+def test_a_stopped_resource_tracker_does_not_outlive_the_run():
+    """The tracker holds the output open, so a reader of the output would wait for ever."""
     command = [sys.executable, "-c", STOPPED_HELPER]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "ended", done.stderr

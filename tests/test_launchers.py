@@ -1,6 +1,6 @@
-"""Real launchers: Slurm, MPICH and Intel MPI on two hosts, Ray on one. Each starts one run, which outlives a lost node.
+"""Each real launcher starts one run, which outlives a lost node: Slurm, MPICH and Intel MPI on two hosts, Ray on one.
 
-The hosts are namespaces with names of their own (proof/slurm.py). Elsewhere Slurm is played by its variables.
+The hosts are namespaces with own host names (proof/slurm.py). In other tests, the variables of Slurm simulate Slurm.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from test_measure import assert_nothing_left
 
 FOUR = TINY.replace("[2]", "[4]")
 LONG = FOUR.replace("launches: 1", "launches: 12").replace("iterations: 8", "iterations: 60")
-# What the file of `plan --launcher slurm` says of a job that is to outlive a node.
+# Options for a job that outlives a node, as in the file of `plan --launcher slurm`.
 SURVIVING = ["--nodes=2", "--no-kill", "--kill-on-bad-exit=0"]
-# Where make .venv-launchers/.installed puts launchers.
+# The folder in which make .venv-launchers/.installed installs launchers.
 LAUNCHERS = ROOT / ".venv-launchers"
 RAY = list(LAUNCHERS.glob("ray/lib/python3*/site-packages"))
-# What mpiexec calls in place of ssh: options, the address of a host, then the words of a command.
+# A program for mpiexec in place of ssh. Arguments: options, the address of a host, then a command.
 AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 shift
@@ -47,14 +47,14 @@ def shared_cluster():
 
 @pytest.fixture
 def cluster(shared_cluster):
-    """Two idle nodes, whatever the test before did to them."""
+    """Return two idle nodes, in whatever state the previous test left them."""
     shared_cluster.reset()
     return shared_cluster
 
 
 @pytest.fixture(autouse=True)
 def ended(cli):
-    """Whatever a test that fails leaves running is ended, for it would disturb those that follow."""
+    """End the processes that a failed test leaves running, which would disturb later tests."""
     yield
     for process in cli.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -62,14 +62,14 @@ def ended(cli):
 
 
 def srun(cluster, cli, options: list[str], *words: str) -> subprocess.Popen:
-    """A step on both nodes, each task of which runs these words of the command line."""
+    """Start a step on both nodes; each task runs this command line of collbench."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = ["srun", *options, "--cpu-bind=none", sys.executable, RUN_BENCH, *words]
     return cluster.start(*command, env=cli.environment, cwd=cli.folder, **pipes)
 
 
 def ranks_of_hosts(run) -> dict[str, list[int]]:
-    """Of the last session."""
+    """Return the ranks per host of the last session."""
     return {host["hostname"]: host["ranks"] for host in run.environment[-1]["hosts"]}
 
 
@@ -105,17 +105,17 @@ def test_the_file_for_slurm_runs_as_planned(cluster, cli):
     done = cluster.run("sbatch", "--parsable", file, env=cli.environment, cwd=cli.folder)
     assert done.returncode == 0, done.stderr
     slurm.wait_for(lambda: not cluster.jobs(), "the job does not end", seconds=PATIENCE_S)
-    said = "".join(log.read_text() for log in cli.folder.glob("*.log"))
+    logs = "".join(log.read_text() for log in cli.folder.glob("*.log"))
     ended = cluster.run("scontrol", "show", "job", done.stdout.strip()).stdout
-    assert "JobState=COMPLETED" in ended and "ExitCode=0:0" in ended, ended + said
+    assert "JobState=COMPLETED" in ended and "ExitCode=0:0" in ended, ended + logs
     assert_measured(cli, "srun", {4})
     assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
-    assert "gloo, 4 ranks" in said
+    assert "gloo, 4 ranks" in logs
 
 
 @pytest.mark.slow
 @needs_slurm
-def test_a_job_that_is_cancelled_can_go_on(cluster, cli):
+def test_a_cancelled_job_can_be_resumed(cluster, cli):
     started = srun(cluster, cli, ["-N2", "-n4"], "run", cli.config(LONG), "--no-plots")
     wait_for_samples(cli, 2, PATIENCE_S)
     (job,) = cluster.jobs()
@@ -128,7 +128,7 @@ def test_a_job_that_is_cancelled_can_go_on(cluster, cli):
     assert 2 <= len(run.samples) < run.plan.total and all(s.failure is None for s in run.samples)
 
     cluster.reset()
-    # On the login host, another barrier and another network would get into the same number.
+    # On the login host, another barrier and another network would change the number.
     done = cluster.run(sys.executable, RUN_BENCH, "resume", "tiny", "--no-plots", env=cli.environment, cwd=cli.folder)
     assert done.returncode == 2 and "launcher: srun there, none here" in done.stderr, done.stderr
     assert all(name in done.stderr for name in slurm.NODES) and len(cli.only_run().samples) == len(run.samples)
@@ -142,7 +142,7 @@ def test_a_job_that_is_cancelled_can_go_on(cluster, cli):
 
 @pytest.mark.slow
 @needs_slurm
-def test_a_node_that_is_lost_costs_what_needs_it_and_no_more(cluster, cli):
+def test_a_lost_node_costs_only_the_cases_that_need_it(cluster, cli):
     text = LONG.replace("[4]", "[2, 4]").replace("launches: 12", "launches: 3")
     started = srun(cluster, cli, ["-n4", *SURVIVING, "--ntasks-per-node=2"], "run", cli.config(text), "--no-plots")
     wait_for_samples(cli, 1, PATIENCE_S)
@@ -161,7 +161,7 @@ def test_a_node_that_is_lost_costs_what_needs_it_and_no_more(cluster, cli):
 
 @pytest.mark.slow
 @needs_slurm
-def test_the_gate_names_the_node_that_is_lost(cluster, cli):
+def test_the_gate_names_the_lost_node(cluster, cli):
     started = srun(cluster, cli, ["-n2", *SURVIVING], "gate", cli.config(GATED))
     deadline = time.monotonic() + PATIENCE_S
     while not list(cli.folder.glob("results/*-gate-look")) and time.monotonic() < deadline:
@@ -223,7 +223,7 @@ def test_mpiexec_on_two_hosts(cli, name, option):
 @pytest.mark.skipif(not RAY, reason="Ray is not installed (make .venv-launchers/.installed)")
 def test_the_file_for_ray_runs_on_two_workers(cli):
     file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
-    with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
+    with tempfile.TemporaryDirectory(prefix="r-") as place:  # short, because the path of a socket has a limit
         ray = {"PYTHONPATH": f"{ROOT}:{RAY[0]}", "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
         done = started_by(cli, sys.executable, file, **ray)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The shaped links carry what they say, hold packets as long as they say, and leave nothing behind."""
+"""Shaped links have the stated rate, delayed links the stated delay, and both leave nothing behind."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from proof.rig import Rig
 
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 needs_tun = pytest.mark.skipif(links.unsupported_tun() is not None, reason=str(links.unsupported_tun()))
-# What a full Ethernet frame of 1514 bytes carries of TCP's data, with time stamps.
+# The share of TCP's data in a full Ethernet frame of 1514 bytes, with time stamps.
 PAYLOAD = 1448 / 1514
 MIB = 2**20
 
@@ -38,19 +38,19 @@ seed: 1
 
 
 def measured(network, launcher, text, folder):
-    """What the suite measures over the network."""
+    """Return the samples that the suite measures over the network."""
     return Rig(launcher, folder).measure(text, links.NamespacedLauncher(launcher, network)).samples
 
 
 def left_behind() -> list[str]:
-    """Namespaces, interfaces and processes of this process, as the machine's own tools list them."""
+    """List the namespaces, interfaces and processes that this process has left, by tools of the machine."""
     mark = f"{links.PREFIX}{os.getpid()}-"
-    found = [name for name in _output("ip", "netns", "list").splitlines() if mark in name]
-    found += [line for line in _output("ip", "-o", "link").splitlines() if "link0" in line or "switch" in line]
+    left = [name for name in _output("ip", "netns", "list").splitlines() if mark in name]
+    left += [line for line in _output("ip", "-o", "link").splitlines() if "link0" in line or "switch" in line]
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [f"{child.pid} {word}" for word in child.cmdline() if "relay.py" in word]
-    return found
+            left += [f"{child.pid} {word}" for word in child.cmdline() if "relay.py" in word]
+    return left
 
 
 def _output(*command: str) -> str:
@@ -59,21 +59,21 @@ def _output(*command: str) -> str:
 
 @pytest.fixture
 def seconds(launcher, tmp_path):
-    """The slowest rank's time of an all-reduce over a network: the median, or what is asked for."""
+    """Return a function for the slowest rank's time of an all-reduce over a network: the median, or `middle`."""
 
-    def of(network: links.Network, *numbers: int, middle=statistics.median) -> float:
+    def time_s(network: links.Network, *numbers: int, middle=statistics.median) -> float:
         (samples,) = measured(network, launcher, configuration(*numbers), tmp_path)
         assert samples.failure is None, samples.failure
         return middle(samples.timed.duration_ns.max(axis=1)) / 1e9
 
-    return of
+    return time_s
 
 
 @needs_links
 def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
-    """World 2: each rank sends, and receives, as many bytes as the buffer has."""
+    """In a world of 2, each rank sends, and receives, as many bytes as the buffer has."""
     with links.shaped_pair("200mbit") as network:
-        # The fastest call: on a busy machine many are late, none is early. Halved or doubled bytes would be found.
+        # The fastest call counts, as a busy machine delays calls. Half or twice the bytes would still be detected.
         measured = 2 * MIB / seconds(network, 2 * MIB, 21, middle=min)
     assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.25)
     assert not left_behind()
@@ -81,8 +81,8 @@ def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
 
 @needs_tun
 def test_a_small_all_reduce_takes_four_delays_longer(seconds):
-    """Two steps of the ring; in each, gloo's receiver says that it is ready before the sender sends."""
-    delay = 0.01  # far above what an exchange costs; the shortest, for other work on the machine adds to the others
+    """The ring has two steps; in each, gloo's receiver reports that it is ready before the sender sends."""
+    delay = 0.01  # far above the cost of an exchange; the fastest call counts, as other work delays calls
     with links.delayed_pair(0) as network:
         without = seconds(network, 4096, 15, 3, middle=min)
     with links.delayed_pair(delay) as network:
@@ -103,14 +103,14 @@ def test_nothing_is_left_after_an_error(link, error):
         listed = _output("ip", "netns", "list")
         assert all(name in listed for name in network.namespaces)
         sleeping = subprocess.Popen(["ip", "netns", "exec", network.namespaces[0], "sleep", "60"])
-        time.sleep(0.05)  # it is in the namespace only then
+        time.sleep(0.05)  # until then, the process is not in the namespace
         raise error
     assert sleeping.wait(5) == -signal.SIGKILL
     assert not left_behind()
 
 
 @needs_tun
-def test_what_a_killed_process_left_is_removed_by_the_next():
+def test_namespaces_of_a_killed_process_are_removed_by_the_next_process():
     code = "import time; from proof import links\n"
     code += "with links.delayed_pair(0) as network: print(*network.namespaces, flush=True); time.sleep(60)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -24,16 +24,16 @@ def unlockable(monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refused)
 
 
-def test_a_lock_is_free_taken_or_not_to_be_had(tmp_path, monkeypatch):
+def test_a_lock_is_free_taken_or_unavailable(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    with path.open("w") as one, path.open("w") as other:
-        assert locks.exclusive(one.fileno()) is True and locks.exclusive(other.fileno()) is False
-        assert locks.shared(other.fileno()) is False
+    with path.open("w") as first, path.open("w") as second:
+        assert locks.exclusive(first.fileno()) is True and locks.exclusive(second.fileno()) is False
+        assert locks.shared(second.fileno()) is False
         monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
-        assert locks.exclusive(one.fileno()) is locks.wait_for(one.fileno()) is None
+        assert locks.exclusive(first.fileno()) is locks.wait_for(first.fileno()) is None
         monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EBADF, "closed")))
         with pytest.raises(OSError, match="closed"):
-            locks.exclusive(one.fileno())
+            locks.exclusive(first.fileno())
 
 
 def test_a_run_is_measured_with_a_note(warm, unlockable):
@@ -43,7 +43,7 @@ def test_a_run_is_measured_with_a_note(warm, unlockable):
     assert warm.only_run().manifest["status"] == "complete"
 
 
-# ── the owner, where locks do not tell ───────────────────────────────────────────────────────────
+# ── the owner, if there are no locks ─────────────────────────────────────────────────────────────
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / folders.SAMPLES).write_text("")
@@ -84,7 +84,7 @@ def test_a_free_lock_of_another_host_counts_if_locks_reach_that_far(run, monkeyp
         pass
 
 
-def test_folders_of_others_are_not_taken_for_abandoned(tmp_path, unlockable):
-    with RendezvousFolder(tmp_path) as one:
+def test_folders_of_other_processes_are_not_taken_for_abandoned(tmp_path, unlockable):
+    with RendezvousFolder(tmp_path) as meeting:
         remove_abandoned(tmp_path)
-        assert one.folder.is_dir()
+        assert meeting.folder.is_dir()

@@ -1,4 +1,4 @@
-"""The pairwise fit tells a slow rank from a slow link, names neither where there is none, and says what it cannot."""
+"""The pairwise fit distinguishes slow ranks from slow links, names neither if there is none, and reports its limits."""
 
 import numpy as np
 import pytest
@@ -51,12 +51,12 @@ def test_a_slow_link_is_named_and_its_ranks_are_not(n):
         assert named(run_of(n, slow_link=link, seed=sum(link))) == [f"link {link[0]}–{link[1]}"]
 
 
-def test_an_even_matrix_names_nobody():
+def test_an_even_matrix_names_no_rank_and_no_link():
     assert sum(bool(named(run_of(4, seed=seed, noise=0.2))) for seed in range(60)) <= 1
 
 
 def placed(launches, seed, slow_link=None, scatter=0.1):
-    """Launches that differ in their links by chance; `slow_link` is slow in each of them."""
+    """Return a run whose launches differ in their links by chance; `slow_link` is slow in each launch."""
     rng = np.random.default_rng(seed)
     n, made = 4, []
     case = Case("pairwise", "gloo", n, "float32", 2**20)
@@ -75,19 +75,19 @@ def placed(launches, seed, slow_link=None, scatter=0.1):
 
 @pytest.mark.parametrize("launches", [3, 5])
 def test_links_that_differ_from_launch_to_launch_are_named_in_few_runs(launches):
-    """The launch is the unit; with groups of iterations as units, one was named in 20 to 55 % of runs."""
+    """The launch is the unit; with groups of iterations as units, a link was named in 20 to 55 % of runs."""
     wrong = sum(bool(named(placed(launches, seed))) for seed in range(60))
-    assert wrong <= 8  # 60 runs with a true rate of 5 % stay below in 99.8 %
+    assert wrong <= 8  # with a true rate of 5 %, 60 runs stay within this limit in 99.8 %
 
 
 def test_a_link_that_is_slow_in_every_launch_is_named():
     assert sum(named(placed(8, seed, slow_link=(1, 2))) == ["link 1–2"] for seed in range(10)) >= 9
 
 
-def test_three_ranks_are_said_to_tell_nothing():
+def test_three_ranks_are_reported_as_too_few():
     findings, silent = links.slow_ranks_and_links(run_of(3, slow_rank=1))
     assert not findings
-    assert [found.kind for found in silent] == [DiagnosisNotice.FEW_RANKS]
+    assert [reason.kind for reason in silent] == [DiagnosisNotice.FEW_RANKS]
 
 
 def test_the_matrix_holds_the_medians():

@@ -1,4 +1,4 @@
-"""Real gloo ranks: a wrong element is caught, numbers are those of the samples, nothing listens outwards."""
+"""With real gloo ranks, a wrong element is caught, wrong results have no number, and nothing listens outwards."""
 
 import socket
 import subprocess
@@ -20,7 +20,7 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
     by_size = {s.case.size_bytes: s for s in warm.only_run().samples}
     failure = by_size[4096].failure
     assert failure.kind == "wrong"
-    # in one hot buffer, the next call carries the wrong element to every rank: then nobody is named
+    # in one hot buffer, the next call carries the wrong element to every rank: then no rank is named
     assert failure.rank == (1 if iteration == 0 or buffers == "rotate" else None)
     assert ("before" if iteration == 0 else "after") in failure.text
     assert by_size[65536].failure is None
@@ -33,7 +33,7 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
     [("in", 0, "before"), ("in", 5, None), ("in", 9, "after"), ("out", 5, "after")],
 )
 def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm, placement, iteration, text):
-    """bfloat16 holds two sums in place, so the first call and the last are checked; out of place, all results are."""
+    """bfloat16 holds two sums in place, so only first and last call are checked; out of place, all are."""
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
     sampling = "sampling={iterations: 8, warmup: 0, warmup_seconds: 0}"
     op = "operations=[all_reduce]" if placement == "in" else "operations=[reduce_scatter]"
@@ -49,7 +49,7 @@ def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm,
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """A run as a user starts it, from a folder of its own, and on which addresses its ranks listened."""
+    """Start a run as a user does, from an own folder; return it and the addresses on which its ranks listened."""
     cli = CommandLine(tmp_path_factory.mktemp("watched"))
     sets = ["--set", "sampling.iterations=400", "--set", "sizes=[1MiB]"]
     process = cli.start("run", cli.config(), "--no-plots", *sets)
@@ -57,10 +57,10 @@ def watched(tmp_path_factory):
     while process.poll() is None and len(listening) == 0:
         for child in psutil.Process(process.pid).children(recursive=True):
             try:
-                found = child.net_connections(kind="inet")
+                connections = child.net_connections(kind="inet")
             except psutil.Error:
                 continue
-            listening |= {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+            listening |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
         time.sleep(0.05)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -73,7 +73,7 @@ def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(watched):
     assert listening <= {"127.0.0.1", "::1"} and listening
 
 
-def test_it_works_from_any_folder_and_the_parent_loads_no_torch(watched):
+def test_a_run_works_from_any_folder_and_the_parent_loads_no_torch(watched):
     cli, _ = watched
     assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
     code = "import sys; sys.argv=['x','report','--no-plots']; import run_bench\nrun_bench.main()\n"
@@ -89,7 +89,7 @@ def assert_nothing_left(cli, seconds: float = 30.0) -> None:
     while cli.processes() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert cli.processes() == []
-    with socket.socket() as probe:  # and the loopback is still ours to use
+    with socket.socket() as probe:  # and loopback can still be used
         probe.bind(("127.0.0.1", 0))
 
 
@@ -105,8 +105,8 @@ def test_variables_reach_the_ranks_and_only_them(warm):
     assert "GLOO_LOG_LEVEL" not in run.environment[0]["host"]["variables"]
 
 
-def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing():
-    """And one that got the wrong ones does."""
+def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_prints_nothing():
+    """A fork that got wrong orders prints a traceback."""
     code = (
         "import os, sys\n"
         "from multiprocessing import forkserver\n"

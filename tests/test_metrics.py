@@ -64,14 +64,14 @@ def test_a_wrong_element_in_a_pipeline_is_caught(warm):
     assert warm.only_run().samples[0].failure.kind == "wrong"
 
 
-@pytest.mark.parametrize("world_size", [2, 3])  # four: below, with a fault
+@pytest.mark.parametrize("world_size", [2, 3])  # four ranks: below, with a fault
 def test_pairs_are_measured_round_by_round_and_verified(warm, world_size):
     config = warm.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
     done = warm("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
     assert done.returncode == 0, done.stderr
     (samples,) = warm.only_run().samples
     assert samples.timed.duration_ns.shape == (12, world_size)
-    if world_size == 3:  # one rank rests in each round: it takes no time worth naming
+    if world_size == 3:  # one rank rests in each round, and takes almost no time
         assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
 
 
@@ -101,9 +101,9 @@ def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
 
 
 def loop_policies(process: psutil.Process) -> list[int]:
-    """The scheduling policy of each thread of gloo that waits for the network."""
+    """Return the scheduling policy of each thread of gloo that waits for the network."""
     policies = []
-    with contextlib.suppress(OSError, psutil.Error):  # what ends meanwhile
+    with contextlib.suppress(OSError, psutil.Error):  # the thread has ended meanwhile
         for thread in process.threads():
             if Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text().strip() == "gloo_tcp_loop":
                 policies.append(os.sched_getscheduler(thread.id))
@@ -114,18 +114,18 @@ def loop_policies(process: psutil.Process) -> list[int]:
 @pytest.mark.parametrize(
     ("scheduling", "policy"), [pytest.param("normal", "SCHED_OTHER", marks=pytest.mark.slow), ("batch", "SCHED_BATCH")]
 )
-def test_the_loop_threads_of_every_group_have_the_policy_that_was_asked_for(cli, scheduling, policy):
-    """Three groups a rank: the world, the control group, and a subgroup that is made later."""
+def test_the_loop_threads_of_every_group_have_the_requested_policy(cli, scheduling, policy):
+    """Each rank has three groups: the world, the control group, and a subgroup that is made later."""
     sampling = "sampling: {relative_error: 0.00001, seconds_per_case: 1min, max_iterations: 1000000}"
     text = BASE.partition("sampling")[0] + f"{sampling}\ngroups: [world, contiguous:1]\nscheduling: {scheduling}\n"
     run = cli.start("run", cli.config(text), "--no-plots")
     try:
-        deadline, seen = time.monotonic() + 60, []
-        while seen != [{getattr(os, policy)}] * 2 and time.monotonic() < deadline and run.poll() is None:
+        deadline, by_process = time.monotonic() + 60, []
+        while by_process != [{getattr(os, policy)}] * 2 and time.monotonic() < deadline and run.poll() is None:
             time.sleep(0.1)
             every = [loop_policies(process) for process in cli.processes()]
-            seen = [set(policies) for policies in every if len(policies) == 3]
-        assert seen == [{getattr(os, policy)}] * 2
+            by_process = [set(policies) for policies in every if len(policies) == 3]
+        assert by_process == [{getattr(os, policy)}] * 2
     finally:
         run.kill()
         run.communicate()
@@ -142,7 +142,7 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
     assert "batch, normal" in variety([batch, normal])
 
 
-def test_batch_is_refused_where_no_thread_waits_for_the_network():
+def test_batch_is_refused_if_no_thread_waits_for_the_network():
     case = Case("all_reduce", "gloo", 2, "float32", 4096, scheduling="batch")
     no_batch = notice(SkipNotice.NO_BATCH)
     assert unsupported_by_backend(case) is None
@@ -159,7 +159,7 @@ def test_the_dispatch_floor_is_below_the_operation(warm):
     assert all(0 < floor < np.median(samples.timed.duration_ns) for floor in samples.usage.floor_ns)
 
 
-def test_who_is_late_is_named_by_the_command_line(warm):
+def test_a_late_rank_is_named_by_the_command_line(warm):
     fault = "faults=[{do: late, rank: 1, delay: 20ms}]"
     assert (
         warm("run", warm.config(BASE), "--no-plots", "--set", fault, "--set", "sampling.iterations=40").returncode == 0
@@ -175,7 +175,7 @@ def test_the_table_of_metrics_has_a_way_to_time_each():
 
 
 def test_nccl_has_no_average_of_float8_with_one_rank():
-    """Nor in groups of one, nor in what the cost of dispatching is taken from; two ranks have it."""
+    """The average is also missing in groups of one rank, which give the cost of dispatching; two ranks have it."""
     alone = Case("all_reduce", "nccl", 1, "float8_e5m2", 4096, reduce_op="avg")
     assert "with one rank" in sentence(unsupported_by_backend(alone))
     assert unsupported_by_backend(replace(alone, world_size=2)) is None

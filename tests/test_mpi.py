@@ -1,4 +1,4 @@
-"""MPI does what gloo does: the same table, data and faults, nothing open to the network, and nothing left behind."""
+"""MPI has the same table, data and faults as gloo, opens nothing to the network, and leaves nothing behind."""
 
 import fcntl
 import os
@@ -52,14 +52,14 @@ def mpi(launcher, monkeypatch):
 
 
 def in_memory() -> set[Path]:
-    """What runs have left in the file system in memory; what another run uses right now does not count."""
+    """Return files that runs have left in the file system in memory, without files that another run uses now."""
     left = {folder for folder in MEMORY.glob(f"{PREFIX}*") if not _held(folder / LOCK)}
-    others = any(process.info["name"] == "mpirun" for process in psutil.process_iter(["name"]))
-    return left if others else {*left, *MEMORY.glob("sm_segment*")}
+    mpirun_runs = any(process.info["name"] == "mpirun" for process in psutil.process_iter(["name"]))
+    return left if mpirun_runs else {*left, *MEMORY.glob("sm_segment*")}
 
 
 def left_since(before: set[Path]) -> set[Path]:
-    """What is there besides; what other tests' runs had in use meanwhile gets time to go."""
+    """Return the files that are new since `before`; runs of other tests get time to remove their files."""
     deadline = time.monotonic() + 30
     while (left := in_memory() - before) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -67,7 +67,7 @@ def left_since(before: set[Path]) -> set[Path]:
 
 
 def _held(lock: Path) -> bool:
-    """Whether a living process holds it; True too where it has just vanished."""
+    """Return whether a living process holds the lock; also True if the file has just vanished."""
     try:
         with lock.open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,16 +100,16 @@ WALKS = {
 @needs_mpi
 @pytest.mark.parametrize("world_size", [pytest.param(n, marks=[] if n == 2 else pytest.mark.slow) for n in WALKS])
 def test_every_operation_is_right(mpi, world_size):
-    """One launch walks through all of them; a rank that checks its data notices one spoilt element, too."""
+    """One launch walks through all operations; a rank that checks its data also notices one spoilt element."""
     cases: dict[str, Case] = {}
     for sets in WALKS[world_size]:
-        found, _ = selected("backends=[mpi]", f"world_sizes=[{world_size}]", *sets)
-        cases |= {case.key: case for case in found}
+        chosen, _ = selected("backends=[mpi]", f"world_sizes=[{world_size}]", *sets)
+        cases |= {case.key: case for case in chosen}
     assert {case.op for case in cases.values()} >= set(rank_mpi.CALLS) - {"pairwise"}
     assert_right(mpi, list(cases.values()))
 
 
-def test_what_mpi_lacks_is_said():
+def test_features_that_mpi_lacks_are_reported():
     case = Case("all_reduce", "mpi", 2, "float32", 4096)
     assert unsupported_by_backend(case) is None
     assert "several buffers" in sentence(unsupported_by_backend(replace(case, op="all_reduce_coalesced")))
@@ -126,12 +126,12 @@ def test_what_mpi_lacks_is_said():
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────
 @needs_mpi
 def test_settings_reach_mpi(mpi, tmp_path):
-    """Over TCP, ranks and mpirun listen, on loopback only; shared memory is left out of it."""
+    """A variable selects TCP or shared memory in every rank; variables of mpirun itself are not recorded."""
     rig = Rig(mpi.launcher, tmp_path)
     by_memory = mpirun.shared_memory(host.mpirun())
     run = rig.measure(MPI + f'env: {{OMPI_MCA_btl: ["self,tcp", "self,{by_memory}"]}}\n', mpi)
     assert len(run.samples) == 4
-    assert all(one.usage.floor_ns for one in run.samples)
+    assert all(entry.usage.floor_ns for entry in run.samples)
     ranks = [rank for launch in run.environment[0]["launches"] for rank in launch["ranks"]]
     assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", f"self,{by_memory}"}
     assert {rank["mpi"].partition(" v")[0] for rank in ranks} == {"Open MPI"}
@@ -141,7 +141,7 @@ def test_settings_reach_mpi(mpi, tmp_path):
 @pytest.mark.slow
 @needs_mpi
 def test_faults_are_named_as_on_gloo(warm, monkeypatch):
-    """Each costs its case only. On a rank of MPI nobody else notices that it has gone: the supervisor does."""
+    """Each fault costs its case only. The other ranks of MPI do not notice a lost rank; the supervisor does."""
     wanted = {
         4: ("raise", "raised", "planted fault"),
         8: ("exit", "exited", "status 0 before it was done"),
@@ -163,25 +163,25 @@ def test_faults_are_named_as_on_gloo(warm, monkeypatch):
     assert done.returncode == 1, done.stderr
     run = warm.only_run()
     assert run.manifest["status"] == "complete"
-    by_size = {one.case.size_bytes // 1024: one for one in run.samples}
+    by_size = {entry.case.size_bytes // 1024: entry for entry in run.samples}
     for kib, (do, kind, words) in wanted.items():
         failure = by_size[kib].failure
         assert (failure and failure.kind) == kind, (do, failure)
         assert failure is None or (failure.rank == 1 and words in failure.text), (do, failure)
-    victim, culprit = by_size[256].timed.duration_ns[5:].T  # whoever comes late waits for nobody
+    victim, culprit = by_size[256].timed.duration_ns[5:].T  # the late rank waits for no other rank
     assert (victim > 15e6).all() and (culprit < victim).all()
     assert_nothing_left(warm)
     assert not ranks_left()
 
 
 def ranks_and_mpirun(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """mpirun and its stand-ins, and everybody else."""
-    everyone = psutil.Process(pid).children(recursive=True)
+    """Return all descendants of a process, and among them mpirun and its stand-ins."""
+    descendants = psutil.Process(pid).children(recursive=True)
     program = []
-    for process in everyone:
+    for process in descendants:
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             program += [process] if process.name() in {"mpirun", "prterun", "orterun"} else []
-    return everyone, program
+    return descendants, program
 
 
 @needs_mpi
@@ -191,24 +191,24 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
     cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     process = cli.start("run", cli.config(MPI.replace("launches: 1", "launches: 500")), "--no-plots")
     wait_for_samples(cli, 2)
-    found, remarks, deadline = 0, "", time.monotonic() + 180
-    while found < 5 and time.monotonic() < deadline:
-        everyone, program = ranks_and_mpirun(process.pid)
-        # while the stand-ins come, mpirun has not been confined yet
-        if len(everyone) < len(program) + 6:
+    listeners, remarks, deadline = 0, "", time.monotonic() + 180
+    while listeners < 5 and time.monotonic() < deadline:
+        descendants, program = ranks_and_mpirun(process.pid)
+        # mpirun is not confined before the stand-ins have come
+        if len(descendants) < len(program) + 6:
             continue
-        for child in everyone:
+        for child in descendants:
             with_address = []
             try:
-                with_address = [one for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-                outside = [one for one in with_address if not one.laddr.ip.startswith(network.LOOPBACKS)]
-                assert {interface_bound_to(child.pid, one.fd) for one in outside} <= {
+                with_address = [entry for entry in child.net_connections("tcp") if entry.status == psutil.CONN_LISTEN]
+                outside = [entry for entry in with_address if not entry.laddr.ip.startswith(network.LOOPBACKS)]
+                assert {interface_bound_to(child.pid, entry.fd) for entry in outside} <= {
                     network.interface_of(network.LOOPBACK)
                 }
             except (psutil.Error, OSError):  # it has ended meanwhile
                 continue
-            found += bool(with_address)
-    assert found, remarks
+            listeners += bool(with_address)
+    assert listeners, remarks
     process.kill()
     process.communicate()
     assert_nothing_left(cli)
@@ -217,7 +217,7 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
 
 @needs_mpi
 @pytest.mark.slow
-def test_ctrl_c_leaves_nothing_and_what_was_measured_is_kept(cli):
+def test_ctrl_c_leaves_nothing_and_measured_cases_are_kept(cli):
     before = in_memory()
     cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     process = cli.start("run", cli.config(MANY.replace("[gloo]", "[gloo, mpi]")), "--no-plots", start_new_session=True)
@@ -228,13 +228,13 @@ def test_ctrl_c_leaves_nothing_and_what_was_measured_is_kept(cli):
     assert "collbench resume" in err and "Traceback" not in err
     assert_nothing_left(cli)
     assert left_since(before) == set()
-    assert all(one.failure is None for one in cli.only_run().samples)
+    assert all(entry.failure is None for entry in cli.only_run().samples)
 
 
 # ── mpirun fails ─────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def broken(monkeypatch, tmp_path):
-    """An mpirun that says why it does not start anything."""
+    """Install an mpirun that prints why it starts nothing; return its path."""
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'There are not enough slots available'\nexit 7\n")
     program.chmod(0o755)
@@ -260,7 +260,7 @@ def test_an_mpirun_that_hangs_is_not_waited_for_forever(launcher, broken, monkey
 
 def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
     class Refusing:
-        """A starter to which mpirun is broken."""
+        """A starter whose mpirun is broken."""
 
         def start(self, world_size, target, job, log):
             raise MpirunError("mpirun ended with status 7: no slots")
@@ -269,27 +269,27 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
     lines: list[SampleLine] = []
     drive(sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent()))
     failures = [line.samples.failure for line in lines]
-    assert {(one.kind, one.rank, one.text) for one in failures} == {
+    assert {(failure.kind, failure.rank, failure.text) for failure in failures} == {
         ("start", None, "mpirun ended with status 7: no slots")
     }
     assert len(lines) == planned.total
 
 
-def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
+def test_the_report_names_the_library_and_reasons_to_doubt_the_numbers():
     cases = [Case("all_reduce", backend, size, "float32", 4096) for backend in ("gloo", "mpi") for size in (2, 4)]
     run = invented_run([samples(case, 1, [[5000] * case.world_size] * 30) for case in cases])
     host = {"cpu": {"usable_cores": 2, "model": "x"}, "packages": {"torch": "2.13.0"}, "hostname": "h"}
     launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "open_to": ["0.0.0.0:4321"]}
     run = replace(run, environment=[{"host": host, "launches": [launch, launch]}])
-    said = sentences_of_run(run, summarize(run))
-    assert [one for one in said if "poll while they wait: 4 ranks on 2 cores" in one]
-    assert sum("mpirun listened on 0.0.0.0:4321 while it ran" in one for one in said) == 1
+    sentences = sentences_of_run(run, summarize(run))
+    assert [text for text in sentences if "poll while they wait: 4 ranks on 2 cores" in text]
+    assert sum("mpirun listened on 0.0.0.0:4321 while it ran" in text for text in sentences) == 1
     assert ", Open MPI v5.0.11" in "\n".join(document.machine_lines(run.environment[0]))
     only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
     assert "Open MPI" not in "\n".join(document.machine_lines(only_gloo.environment[0]))
 
 
-# ── the report ───────────────────────────────────────────────────────────────────────────────────
+# ── steps of training, and ports ─────────────────────────────────────────────────────────────────
 
 
 STEPS = """
@@ -303,7 +303,7 @@ training: {models: [nano], batch: 2, sequence: 8, rounds: 2, steps: 1, strategie
 @pytest.mark.slow
 @needs_mpi
 def test_steps_of_training_are_checked_and_measured(warm, mpi):
-    """By our own strategies; torch's classes are left out, with the reason."""
+    """Our own strategies are measured; torch's classes are left out, with the reason."""
     ours = "naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: 64KiB}}"
     done = warm("run", warm.config(STEPS.replace("STRATEGIES", f"{ours}, ddp")), "--no-plots")
     assert done.returncode == 0, done.stderr
@@ -316,16 +316,16 @@ def test_steps_of_training_are_checked_and_measured(warm, mpi):
     assert [sentence(skip.reason) for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]
 
 
-def listening(monkeypatch, job, rank, **others):
-    """The variables of a rank that listens where it is known."""
+def listening(monkeypatch, job, rank, **fields):
+    """Return the variables of a rank after the choice of the port at which the rank listens."""
     monkeypatch.setattr(os, "environ", variables := {"PMIX_NAMESPACE": job})
-    rank_mpi._listen_where_known(SimpleNamespace(rank=rank, **others))
+    rank_mpi._listen_where_known(SimpleNamespace(rank=rank, **fields))
     return variables
 
 
 def test_in_a_job_a_rank_listens_at_one_port(monkeypatch):
-    """mpirun's daemons hand out the port of the first launch to those that follow."""
-    monkeypatch.setattr(rank_mpi, "_is_free", lambda port: True)  # which other programs may have taken
+    """mpirun's daemons hand out the port of the first launch to later launches."""
+    monkeypatch.setattr(rank_mpi, "_is_free", lambda port: True)  # other programs may have taken the port
     ports = []
     for rank in (1, 1, 2):
         variables = listening(monkeypatch, "a job", rank)

@@ -1,9 +1,9 @@
-"""Whatever happens to a log, each row is read right, counted as not read, or the file is refused: none is lost.
+"""Each row of a damaged log is read correctly, counted as not read, or the file is refused: no row is lost.
 
-Logs of one to three executions, with other ranks and operations, are changed at random: titles dropped, messages
-between rows and inside them, rows cut, lines twice, labels of launchers, envelopes of log collectors, the end missing.
-The rows that are complete at the end are known, because each line carries what it says. The published outputs of
-nccl-tests take part where they are.
+Logs of one to three executions, with different ranks and operations, are changed at random: titles dropped, messages
+between and inside rows, rows cut, lines twice, labels of launchers, envelopes of log collectors, the end missing.
+The rows that are complete at the end are known, because each line carries its content. The published outputs of
+nccl-tests are tested if they are available.
 """
 
 import json
@@ -28,7 +28,7 @@ OSU_ROW = re.compile(r"(\d+)\s+(\d+\.\d+)((?:\s+\S+)*)")
 
 @dataclass(frozen=True)
 class Written:
-    """A line of a log, and what it says if it is a row: operation, ranks, bytes, and the times in µs."""
+    """A line of a log, and its content if the line is a row: operation, ranks, bytes, and the times in µs."""
 
     text: str
     row: tuple[str, int, int, tuple[float, ...]] | None = None
@@ -42,10 +42,10 @@ def nccl_block(draw: random.Random) -> list[Written]:
         text = f"$ mpirun -np {ranks} ./build/{test}_perf -b 1K -e 128M -f 2\n{text}"
     lines = []
     for line in text.split("\n"):
-        found = NCCL_ROW.fullmatch(line)
-        times = tuple(float(found[2].split()[at]) for at in (0, 4)) if found else ()
+        matched = NCCL_ROW.fullmatch(line)
+        times = tuple(float(matched[2].split()[at]) for at in (0, 4)) if matched else ()
         op = {"alltoall": "all_to_all"}.get(test, test)
-        lines.append(Written(line, (op, ranks, int(found[1]), times) if found else None))
+        lines.append(Written(line, (op, ranks, int(matched[1]), times) if matched else None))
     return lines
 
 
@@ -57,8 +57,8 @@ def osu_block(draw: random.Random) -> list[Written]:
     text = f"$ srun -n {ranks} ./osu_{title.lower()}\n" + foreign.osu(f"MPI {title}", full=draw.random() < 0.5)
     lines = []
     for line in text.split("\n"):
-        found = OSU_ROW.fullmatch(line)
-        row = (op, ranks, int(found[1]) * (1 if scaled else ranks), (float(found[2]),)) if found else None
+        matched = OSU_ROW.fullmatch(line)
+        row = (op, ranks, int(matched[1]) * (1 if scaled else ranks), (float(matched[2]),)) if matched else None
         lines.append(Written(line, row))
     return lines
 
@@ -67,15 +67,15 @@ HEADS = r"algbw|# Size|Test v|starting|Rank"
 
 
 def mutated(lines: list[Written], draw: random.Random, heads: str = HEADS) -> list[Written]:
-    """The lines after one of the mutations of their content. heads: lines that may be filtered out."""
+    """Return the lines after a random mutation of their content. heads: a pattern of lines that may be removed."""
     match draw.randrange(7):
         case 0:  # a title or header is filtered out
-            found = [at for at, line in enumerate(lines) if re.search(heads, line.text)]
-            drop = draw.choice(found) if found else 0
+            places = [at for at, line in enumerate(lines) if re.search(heads, line.text)]
+            drop = draw.choice(places) if places else 0
             return [line for at, line in enumerate(lines) if at != drop]
         case 1:  # messages between lines
-            said = Written("node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3")
-            return [part for line in lines for part in ((line, said) if draw.random() < 0.3 else (line,))]
+            message = Written("node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3")
+            return [part for line in lines for part in ((line, message) if draw.random() < 0.3 else (line,))]
         case 2:  # a row is cut
             rows = [at for at, line in enumerate(lines) if line.row]
             if not rows:
@@ -100,7 +100,7 @@ LOGGERS = ("INFO:runner.py:{n}: ", "2026-01-02 03:04:05,{n} INFO job {n} - ", "p
 
 
 def wrapped(lines: list[str], draw: random.Random) -> str:
-    """The lines as launchers and log collectors keep them."""
+    """Return the lines as launchers and log collectors keep lines."""
     match draw.randrange(6):
         case 0:
             label = draw.choice(LABELS)
@@ -121,35 +121,35 @@ def wrapped(lines: list[str], draw: random.Random) -> str:
             return "\n".join(lines)
 
 
-Said = list[tuple[tuple[str, int, int], float]]
+Times = list[tuple[tuple[str, int, int], float]]
 
 
-def said_by(lines: list[Written]) -> Said:
-    """Operation, ranks and bytes, and the time in µs, for each number in the lines."""
+def times_in(lines: list[Written]) -> Times:
+    """Return operation, ranks and bytes, and the time in µs, for each number in the lines."""
     return [(line.row[:3], time) for line in lines if line.row for time in line.row[3]]
 
 
-def examined(text: str, lines: list[Written], reader, said: Said) -> Counter:
-    """How many rows the log has, and how many were read, counted or refused. Asserts that no number is wrong."""
-    found = Counter(rows=sum(1 for line in lines if line.row and line.whole))
+def examined(text: str, lines: list[Written], reader, printed: Times) -> Counter:
+    """Count rows of the log, and rows that were read, counted or refused. Assert that no number is wrong."""
+    counts = Counter(rows=sum(1 for line in lines if line.row and line.whole))
     try:
         reading = reader(Source(Path("x.log"), "0", text), Options())
     except ForeignError:
-        found["refused"] = found["rows"]
-        return found
+        counts["refused"] = counts["rows"]
+        return counts
     for number in reading.numbers:
         if number.aggregate is None:
             continue
         case, seconds = number.case, number.aggregate.time_s
         assert any(
             key == (case.op, case.world_size, case.size_bytes) and abs(seconds * 1e6 - time) < 1e-6 * time
-            for key, time in said
+            for key, time in printed
         ), f"{case.op} of {case.size_bytes} B on {case.world_size} ranks: {seconds * 1e6} µs"
     halves = max((len(line.row[3]) for line in lines if line.row), default=1)
-    found["read"] = -(-len(reading.numbers) // halves)
-    found["counted"] = sum(reading.left_out.values())
-    found["lost"] = max(0, found["rows"] - found["read"] - found["counted"])
-    return found
+    counts["read"] = -(-len(reading.numbers) // halves)
+    counts["counted"] = sum(reading.left_out.values())
+    counts["lost"] = max(0, counts["rows"] - counts["read"] - counts["counted"])
+    return counts
 
 
 @pytest.mark.parametrize(("block", "reader"), [(nccl_block, nccl_tests.read), (osu_block, osu.read)])
@@ -161,14 +161,14 @@ def test_no_row_is_lost_and_no_number_is_wrong(block, reader):
         for _ in range(draw.randint(0, 3)):
             lines = mutated(lines, draw)
         text = wrapped([line.text for line in lines], draw)
-        found = examined(text, lines, reader, said_by(lines))
-        assert not found["lost"], f"seed {seed}: {found}"
-        total += found
+        counts = examined(text, lines, reader, times_in(lines))
+        assert not counts["lost"], f"seed {seed}: {counts}"
+        total += counts
     assert total["read"] > 0.5 * total["rows"], total
 
 
 def published() -> list[Path]:
-    """The published outputs of nccl-tests that can be read as they are."""
+    """Return the published outputs of nccl-tests that can be read without changes."""
     readable = []
     for path in sorted(PUBLISHED.glob("*.txt")):
         try:
@@ -184,18 +184,18 @@ def published() -> list[Path]:
 def test_no_row_of_a_published_output_is_lost(path):
     text = path.read_text()
     numbers = nccl_tests.read(Source(path, "0", text), Options()).numbers
-    said = [
+    printed = [
         ((n.case.op, n.case.world_size, n.case.size_bytes), n.aggregate.time_s * 1e6) for n in numbers if n.aggregate
     ]
     written = []
     for line in text.split("\n"):
-        found = NCCL_ROW.match(line)
-        written.append(Written(line, ("", 0, int(found[1]), (0.0, 0.0)) if found else None))
+        result = NCCL_ROW.match(line)
+        written.append(Written(line, ("", 0, int(result[1]), (0.0, 0.0)) if result else None))
     for seed in range(SEEDS // 10):
         draw = random.Random(seed)
         lines = written
         for _ in range(draw.randint(0, 3)):
-            # Without the last line of the list of ranks, nothing in a log of sendrecv says that one is missing.
+            # Without the last line of the list of ranks, nothing in a log of sendrecv shows that a line is missing.
             lines = mutated(lines, draw, HEADS.removesuffix("|Rank"))
-        found = examined(wrapped([line.text for line in lines], draw), lines, nccl_tests.read, said)
-        assert not found["lost"], f"seed {seed}: {found}"
+        result = examined(wrapped([line.text for line in lines], draw), lines, nccl_tests.read, printed)
+        assert not result["lost"], f"seed {seed}: {result}"

@@ -1,6 +1,6 @@
-"""Files that somebody else wrote, or that are damaged: read, or refused in a line; no traceback, no hang, no gigabytes.
+"""Foreign or damaged files are read, or refused in one line: no traceback, no hang, no gigabytes.
 
-`tests/mutations.py` reads as many inputs as one wants; here are a few of each kind.
+`tests/mutations.py` reads any number of inputs; this test reads a few of each kind.
 """
 
 import pytest
@@ -20,7 +20,7 @@ def test_a_few_mutated_files_of_each_kind(title):
     assert result["peak_mib"] < mutations.MOST_MIB
 
 
-def test_what_a_machine_records_of_itself_has_the_shape_that_is_asked_for():
+def test_facts_of_a_machine_have_the_required_shape():
     gpu = {"name": "x", "uuid": "GPU-1", "driver": "580", "memory_bytes": 1, "ecc": "not available", "nvlinks": [4, 4]}
     health = {"h": {"gpus": {"0": {"throttle_reasons": 4, "sm_clock_mhz": 900}}, "infiniband": {"mlx5_0/1": {"x": 1}}}}
     clocks = [[[0, -1, 1], [0, 5, 9]]] * 2

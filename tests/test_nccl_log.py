@@ -1,4 +1,4 @@
-"""What NCCL chose is read from the lines of every generation that torch's wheels have brought."""
+"""NCCL's choices are read from log lines of every generation of NCCL in torch's wheels."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_calls_are_read_in_order_and_other_lines_are_not_calls():
         "[2026-11-22 10:00:00] node-1:2041:2113 [0] enqueue.cc:100 NCCL WARN something\n"
         f"{HEAD}AllReduce: 64 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..0}}\n"
     )
-    assert [(one.nbytes, one.algorithm) for one in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
+    assert [(choice.nbytes, choice.algorithm) for choice in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
 
 
 INIT = f"""{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM

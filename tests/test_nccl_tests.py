@@ -1,4 +1,4 @@
-"""A run in nccl-tests' layout: its columns, our numbers, and comments that say which numbers these are."""
+"""A run in the layout of nccl-tests has its columns, our numbers, and comments that describe the numbers."""
 
 import json
 from dataclasses import replace
@@ -40,33 +40,33 @@ def test_a_table():
         for size in (4096, 2**20) for place in ("usual", "in")
     ]  # fmt: skip
     times = (100, 50, 400, 123456.4)
-    found = text(*(measured(case, t) for case, t in zip(cases, times, strict=True)))
-    assert found.startswith("# CollBench version") and HEADER in found
-    assert "minBytes 4096 maxBytes 1048576 step: 256(factor) warmup iters: 100 iters: 20" in found
-    assert "mean over iterations" in found and "graph: 0" in found
-    assert [" ".join(row) for row in rows(found)] == [
+    report = text(*(measured(case, t) for case, t in zip(cases, times, strict=True)))
+    assert report.startswith("# CollBench version") and HEADER in report
+    assert "minBytes 4096 maxBytes 1048576 step: 256(factor) warmup iters: 100 iters: 20" in report
+    assert "mean over iterations" in report and "graph: 0" in report
+    assert [" ".join(row) for row in rows(report)] == [
         "4096 1024 bfloat16 none -1 100.00 0.04 0.02 0 50.00 0.08 0.04 0",
         "1048576 262144 bfloat16 none -1 400.00 2.62 1.31 0 123456 0.01 0.00 0",
     ]
-    assert {len(line) for line in found.splitlines() if line and not line.startswith("#")} == {
+    assert {len(line) for line in report.splitlines() if line and not line.startswith("#")} == {
         len(HEADER.split("\n")[1])
     }
-    assert "# Out of bounds values : 0 OK" in found and "# Avg bus bandwidth    : 0.344102" in found
+    assert "# Out of bounds values : 0 OK" in report and "# Avg bus bandwidth    : 0.344102" in report
 
 
-def test_what_was_not_measured_is_not_available():
+def test_missing_measurements_are_not_available():
     (row,) = rows(text(measured(Case("broadcast", "gloo", 2, "float32", 4096, root=1), 100)))
     assert row == ["4096", "1024", "float", "none", "1", "nan", "nan", "nan", "N/A", "100.00", "0.04", "0.04", "0"]
     (row,) = rows(text(measured(Case("all_reduce", "gloo", 1, "float32", 4096), 100)))
-    assert row[-4:] == ["100.00", "0.04", "0.00", "0"]  # as nccl-tests prints it of a rank alone
+    assert row[-4:] == ["100.00", "0.04", "0.00", "0"]  # as nccl-tests prints for a single rank
 
 
 def test_wrong_and_failed_cases_have_no_numbers():
     case = Case("all_reduce", "nccl", 2, "float16", 4096, reduce_op="product")
-    found = text(Samples(case, 1, 0.0, failure=Failure("wrong", 1, "element 3 is wrong")))
-    assert rows(found) == [["4096", "2048", "half", "prod", "-1", *["nan"] * 3, "N/A", *["nan"] * 3, "1"]]
-    assert "# Out of bounds values : 1 FAILED" in found and ": element 3 is wrong" in found
-    assert "Avg bus bandwidth" not in found
+    report = text(Samples(case, 1, 0.0, failure=Failure("wrong", 1, "element 3 is wrong")))
+    assert rows(report) == [["4096", "2048", "half", "prod", "-1", *["nan"] * 3, "N/A", *["nan"] * 3, "1"]]
+    assert "# Out of bounds values : 1 FAILED" in report and ": element 3 is wrong" in report
+    assert "Avg bus bandwidth" not in report
 
 
 def test_one_table_for_each_operation_backend_world_size_and_metric():
@@ -75,12 +75,12 @@ def test_one_table_for_each_operation_backend_world_size_and_metric():
         for op in ("all_reduce", "reduce") for n in (2, 3) for more in ({}, PIPELINED) for dtype in ("float32", "int8")
         for reduce_op in ("sum", "max")
     ]  # fmt: skip
-    found = text(*(measured(case, 10, launch) for case in cases for launch in (1, 2)), launches=2)
-    assert found.count(HEADER) == found.count("Collective test concluded") == 2 * 2 * 2
-    assert len(rows(found)) == len(cases) and all(len(row) == 13 for row in rows(found))
-    # Calls one by one are what nccl-tests calls blocking.
-    assert found.count("# Blocking Enabled: wait and barrier after each outer iteration") == 4
-    assert "geometric mean over 2 launches" in found
+    report = text(*(measured(case, 10, launch) for case in cases for launch in (1, 2)), launches=2)
+    assert report.count(HEADER) == report.count("Collective test concluded") == 2 * 2 * 2
+    assert len(rows(report)) == len(cases) and all(len(row) == 13 for row in rows(report))
+    # Isolated calls are named blocking in nccl-tests.
+    assert report.count("# Blocking Enabled: wait and barrier after each outer iteration") == 4
+    assert "geometric mean over 2 launches" in report
 
 
 def test_every_operation_has_a_table():
@@ -88,27 +88,27 @@ def test_every_operation_has_a_table():
         measured(Case(op, "gloo", 4, "float32" if OPERATIONS[op].typed else "bytes", 4096 * OPERATIONS[op].sized), 10)
         for op in CALLS
     ]
-    found = text(*made)
-    assert len(rows(found)) == len(CALLS) - 1
-    assert "# no size, no columns: barrier · gloo · 4 ranks: 10.00 us" in found
+    report = text(*made)
+    assert len(rows(report)) == len(CALLS) - 1
+    assert "# no size, no columns: barrier · gloo · 4 ranks: 10.00 us" in report
 
 
-def test_json_says_what_the_text_says_and_nothing_that_is_not_known():
+def test_json_has_the_content_of_the_text_and_nothing_unknown():
     case = Case("all_reduce", "gloo", 4, "float32", 4096)
-    of_hosts = [{"rank": rank, "hostname": f"node{rank // 3}"} for rank in range(4)]  # 3 on one host, 1 on the other
+    unevenly = [{"rank": rank, "hostname": f"node{rank // 3}"} for rank in range(4)]  # 3 on one host, 1 on the other
     made = invented_run([measured(case, 100, 1), measured(case, 300, 3)], launches=3)
     evenly = [{"rank": rank, "hostname": f"node{rank // 2}"} for rank in range(4)]
-    for ranks, known in (([], (None, None)), (of_hosts, (2, None)), (of_hosts[:3], (None, None)), (evenly, (2, 2))):
+    for ranks, division in (([], (None, None)), (unevenly, (2, None)), (unevenly[:3], (None, None)), (evenly, (2, 2))):
         launches = [{"backend": "gloo", "world_size": 4, "ranks": ranks}]
         run = replace(made, environment=[{"launches": launches}])
         entries = json.loads(nccl_files.rccl_tests_json(View(run, analyze(run))))
         assert [(entry["numCycle"], entry["time"]) for entry in entries] == [(0, 100.0), (2, 300.0)]  # launch 2 failed
-        assert {(entry["nodes"], entry["ranksPerNode"]) for entry in entries} == {known}
+        assert {(entry["nodes"], entry["ranksPerNode"]) for entry in entries} == {division}
     unchecked = {"tool": ["x"], "files": []}
     for imported, count, okay in ((None, 0, "true"), (unchecked, None, None)):
         run = replace(made, manifest=made.manifest | {"imported": imported})
-        found = json.loads(nccl_files.nccl_tests_json(View(run, analyze(run))))
-        assert found["out_of_bounds"] == {"count": count, "okay": okay}
-        assert found["config"]["validation"] == (1 if imported is None else None)
+        content = json.loads(nccl_files.nccl_tests_json(View(run, analyze(run))))
+        assert content["out_of_bounds"] == {"count": count, "okay": okay}
+        assert content["config"]["validation"] == (1 if imported is None else None)
         text_of_run = nccl_tests.document(View(run, analyze(run)))
         assert ("Out of bounds values : 0 OK" in text_of_run) == (imported is None)

@@ -1,4 +1,4 @@
-"""The way to the other hosts of a job: asked of the kernel, never over all interfaces, whatever a host calls itself."""
+"""The kernel gives the way to the other hosts of a job, never all interfaces, for any name of a host."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_loopback_leads_over_the_loopback_interface():
     assert network.resolve("localhost", 0) in {"127.0.0.1", "::1"}
 
 
-def test_a_name_that_nobody_knows_is_asked_for_until_the_deadline(monkeypatch):
+def test_an_unknown_name_is_looked_up_until_the_deadline(monkeypatch):
     monkeypatch.setattr(network, "RESOLVE_AGAIN_S", 0.05)
     began = time.monotonic()
     assert network.resolve("no-such-host.invalid", began + 0.3) is None
@@ -34,7 +34,7 @@ def test_a_name_that_nobody_knows_is_asked_for_until_the_deadline(monkeypatch):
 
 
 def test_a_host_that_calls_itself_loopback_is_found_from_outside(monkeypatch):
-    """Debian's 127.0.1.1; ranks on the same host and on others must end up at the same address."""
+    """On Debian this address is 127.0.1.1; ranks on the same host and on others must use the same address."""
     monkeypatch.setattr(network, "resolve", lambda *_: "127.0.1.1")
     monkeypatch.setattr(network, "own_address_towards", lambda _: "10.0.0.5")
     assert coordinator.own_address(place("head"), 0) == "10.0.0.5"
@@ -43,7 +43,7 @@ def test_a_host_that_calls_itself_loopback_is_found_from_outside(monkeypatch):
 
 
 def test_an_address_of_another_host_cannot_be_listened_at():
-    with pytest.raises(JobError, match="is no address of its host: set MASTER_ADDR"):
+    with pytest.raises(JobError, match="not an address of its host: set MASTER_ADDR"):
         coordinator.listen(place("192.0.2.77"), "192.0.2.77")
 
 
@@ -69,9 +69,9 @@ def child():
 
 
 def descriptor(process, host: str) -> int:
-    """Of the child's socket that listens there."""
-    (found,) = [one for one in psutil.Process(process.pid).net_connections("tcp") if one.laddr.ip == host]
-    return found.fd
+    """Return the descriptor of the child's socket that listens at this address."""
+    (connection,) = [entry for entry in psutil.Process(process.pid).net_connections("tcp") if entry.laddr.ip == host]
+    return connection.fd
 
 
 def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
@@ -82,7 +82,7 @@ def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
     assert interface_bound_to(child.pid, descriptor(child, "127.0.0.1")) == ""
 
 
-def test_what_stays_open_is_told(child, monkeypatch):
+def test_a_port_that_stays_open_is_reported(child, monkeypatch):
     def refused(*_):
         raise PermissionError("pidfd_getfd")
 

@@ -1,4 +1,4 @@
-"""Every run adds its line to the noise ledger, and what occasions differ by follows from them."""
+"""Every run adds a line to the noise ledger; the between-run variance follows from these lines."""
 
 import dataclasses
 import math
@@ -12,8 +12,8 @@ import pytest
 from scipy.special import stdtrit
 
 from bench.analyze.analysis import analyze
+from bench.analyze.between_run import between_run_scatter, smallest_changes
 from bench.analyze.noise import entry_of
-from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.config import models
 from bench.machine import host
@@ -51,22 +51,22 @@ def test_two_runs_that_end_together_lose_no_line(tmp_path):
         writer.start()
     for writer in writers:
         writer.join()
-    assert sorted(one.run for one in ledger.read(tmp_path)) == sorted(f"run-{number}" for number in range(100))
+    assert sorted(line.run for line in ledger.read(tmp_path)) == sorted(f"run-{number}" for number in range(100))
 
 
-def test_a_torn_line_and_one_of_a_later_version_are_passed_over(tmp_path):
+def test_a_torn_line_and_a_line_of_a_later_version_are_skipped(tmp_path):
     ledger.append(tmp_path, entry(1))
     with (tmp_path / ledger.FILE).open("ab") as file:
         file.write(b'{"run": "later"}\n{"run": "torn')
-    assert [one.run for one in ledger.read(tmp_path)] == ["run-1"]
+    assert [line.run for line in ledger.read(tmp_path)] == ["run-1"]
     assert ledger.read(tmp_path / "nowhere") == []
 
 
 def test_a_run_that_was_resumed_counts_once(tmp_path):
     for level in (1e-3, 2e-3):
         ledger.append(tmp_path, entry(1, level))
-    (one,) = ledger.read(tmp_path)
-    assert one.cases[CASE.key].mean_s == 2e-3
+    (line,) = ledger.read(tmp_path)
+    assert line.cases[CASE.key].mean_s == 2e-3
 
 
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(small_disk):
@@ -76,60 +76,60 @@ def test_a_full_disk_is_one_line_and_leaves_whole_lines(small_disk):
     assert (small_disk / ledger.FILE).read_bytes().endswith(b"\n")
 
 
-def test_the_line_of_a_run_has_what_scatters_at_each_level():
+def test_the_line_of_a_run_has_the_scatter_at_each_level():
     dice = np.random.default_rng(1)
     made = []
     for launch in range(1, 9):
         level = 1e6 * np.exp(0.2 * dice.normal())
         blocks = level * np.exp(0.1 * dice.normal(size=(6, 1)) + 0.05 * dice.normal(size=(6, 30)))
-        one = samples(CASE, launch, np.stack([blocks.ravel()] * 2, axis=1))
-        made.append(dataclasses.replace(one, timed=dataclasses.replace(one.timed, blocks=(30,) * 6)))
+        sample = samples(CASE, launch, np.stack([blocks.ravel()] * 2, axis=1))
+        made.append(dataclasses.replace(sample, timed=dataclasses.replace(sample.timed, blocks=(30,) * 6)))
     run = dataclasses.replace(invented_run(made, launches=8), environment=[{"host": FACTS}])
-    found = entry_of(run, analyze(run))
-    noise = found.cases[CASE.key]
-    assert found.machine == HERE
+    line = entry_of(run, analyze(run))
+    noise = line.cases[CASE.key]
+    assert line.machine == HERE
     assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13
     settings = dataclasses.replace(run.plan.settings, faults=(Fault("late", 1),))
     faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings))
     assert entry_of(faulty, analyze(faulty)) is None
 
 
-def test_what_occasions_differ_by_is_found_beside_what_launches_do():
+def test_between_run_variance_is_estimated_in_addition_to_that_of_launches():
     dice = np.random.default_rng(2)
-    found = []
+    variances = []
     for _ in range(200):
         levels = 1e-3 * np.exp(0.2 * dice.normal(size=8) + 0.1 / np.sqrt(8) * dice.normal(size=8))
         entries = [entry(number, level) for number, level in enumerate(levels)]
-        scatter, freedom = occasions(entries, HERE)[CASE.key]
-        assert 1 <= freedom < 7  # what launches explain has been subtracted
-        found.append(scatter**2)
-    assert 0.17 < np.sqrt(np.mean(found)) < 0.23
+        scatter, freedom = between_run_scatter(entries, HERE)[CASE.key]
+        assert 1 <= freedom < 7  # the part that launches explain has been subtracted
+        variances.append(scatter**2)
+    assert 0.17 < np.sqrt(np.mean(variances)) < 0.23
 
 
 def test_only_enough_runs_of_the_same_machine_count():
     entries = [entry(number) for number in range(8)]
-    assert CASE.key in occasions(entries, dataclasses.replace(HERE, boot="boot 2"))
+    assert CASE.key in between_run_scatter(entries, dataclasses.replace(HERE, boot="boot 2"))
     for field in dataclasses.fields(HERE):
-        changed = occasions(entries, dataclasses.replace(HERE, **{field.name: "another"}))
+        changed = between_run_scatter(entries, dataclasses.replace(HERE, **{field.name: "another"}))
         assert (CASE.key in changed) is (field.name in {"boot", "nccl"}), field.name
-    assert not occasions(entries, HERE, without={"run-3"})
+    assert not between_run_scatter(entries, HERE, without={"run-3"})
 
 
-def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_differ_by():
-    alike = [entry(number) for number in range(8)]
-    few, many = (smallest_changes(alike, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
+def test_the_smallest_change_shrinks_with_launches_but_not_below_between_run_scatter():
+    equal_entries = [entry(number) for number in range(8)]
+    few, many = (smallest_changes(equal_entries, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
     assert few == pytest.approx(math.expm1(stdtrit(6, 0.975) * 0.1 * math.sqrt(2 / 4)), rel=1e-3)
     assert few / many > 2.5
-    assert smallest_changes(alike, HERE, 1, [CASE.key]) == {}
-    # Too few runs to tell what occasions differ by: as much as launches do.
-    unknown = smallest_changes(alike[:7], HERE, 4, [CASE.key])[CASE.key]
+    assert smallest_changes(equal_entries, HERE, 1, [CASE.key]) == {}
+    # With too few runs, the between-run variance is assumed to equal the variance of launches.
+    unknown = smallest_changes(equal_entries[:7], HERE, 4, [CASE.key])[CASE.key]
     assert unknown == pytest.approx(math.expm1(stdtrit(6, 0.975) * 0.1 * math.sqrt(2 / 4 + 2)), rel=1e-3)
     apart = [entry(number, 1e-3 * (1 + 0.2 * (number % 2))) for number in range(8)]
     assert smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2
 
 
 def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
-    """`plan` answers in half a second: numpy and scipy would double that."""
+    """`plan` answers in half a second: numpy and scipy would double the time."""
     (tmp_path / "results").mkdir()
     smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
     here = machine_of_sessions([{"host": host.facts()}], plan.expand(smoke, host.machine(), 1).settings.sampling)
@@ -141,4 +141,4 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "two runs like this can typically tell changes of more than" in done.stdout
+    assert "two runs like this can typically detect changes of more than" in done.stdout

@@ -1,6 +1,6 @@
-"""The code of examples/notebook.ipynb runs in order, from its folder, and gives the outputs that are kept in it.
+"""The code of examples/notebook.ipynb runs in order, from its folder, and gives the outputs in the file.
 
-`jupyter nbconvert --to notebook --execute --inplace examples/notebook.ipynb` makes them again.
+`jupyter nbconvert --to notebook --execute --inplace examples/notebook.ipynb` makes the outputs again.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The time of a case is one number, wherever it stands: the mean over iterations, the geometric mean over launches."""
+"""The time of a case is the same number everywhere: the mean over iterations, the geometric mean over launches."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6
 
 
 def slowest_s(launch: int, size: int):
-    """Two modes, in launches that differ: mean, median, mean of logarithms and fast mode are far from each other."""
+    """Return times of two modes that differ per launch: mean, median, mean of logs and fast mode are far apart."""
     dice = np.random.default_rng([launch, size])
     slow = np.where(dice.random(80) < 0.4, 6.0, 1.0)
     return 1e-3 * (1 + size / 10**6) * (1 + 0.1 * launch) * slow * dice.lognormal(0, 0.05, 80)
@@ -46,17 +46,17 @@ def run():
 
 
 def time_of(size: int) -> float:
-    """By the definition alone."""
+    """Compute the time of a case by its definition alone."""
     means = [np.mean(np.round(1e9 * slowest_s(launch, size))) / 1e9 for launch in range(1, 7)]
     return float(np.exp(np.mean(np.log(means))))
 
 
 def exactly(run) -> dict[str, list[float]]:
-    """The time of each case, from each place that has all its digits."""
+    """Return the time of each case, from each output that has all digits of the time."""
     analysis = analyze(run)
     rows = list(csv.DictReader(io.StringIO(machine_format.to_csv(View(run, analysis)))))
     cases = json.loads(machine_format.to_json(View(run, analysis)))["cases"]
-    factor = 1.0  # of the bus, at two ranks
+    factor = 1.0  # of bus bandwidth, at two ranks
     (figure,) = sizes.time_against_size(run, analysis)
     (rates,) = sizes.bandwidth_against_size(run, analysis)
     (modes,) = ranks_and_time.modes(run, analysis)
@@ -72,18 +72,18 @@ def exactly(run) -> dict[str, list[float]]:
         "picture of bandwidth": list(np.array(size) * factor / rates.axes[0].containers[0][0].get_ydata() / 1e9),
         "picture of modes": [axes.lines[0].get_xdata()[0] for axes in modes.axes],
         "compare": [change.before.value for change in against_itself.changes],
-        "trend": [of_case.times_s[0].value for of_case in trends],
+        "trend": [case_trend.times_s[0].value for case_trend in trends],
         "ledger": [noise.mean_s for noise in entry_of(run, analysis).cases.values()],
     }
 
 
-def test_it_is_the_same_number_everywhere(run):
+def test_the_time_is_the_same_number_everywhere(run):
     expected = [time_of(case.size_bytes) for case in CASES]
     for place, times_s in exactly(run).items():
         assert times_s == pytest.approx(expected, rel=1e-9), place
 
 
-def test_it_is_the_same_text_everywhere(run):
+def test_the_time_is_the_same_text_everywhere(run):
     analysis = analyze(run)
     texts = {
         "terminal": "\n".join(tuple(map(written, document.terminal(View(run, analysis))))),
@@ -96,7 +96,7 @@ def test_it_is_the_same_text_everywhere(run):
     for case in CASES:
         for place, text in texts.items():
             if place == "answer" and case != CASES[0]:
-                continue  # it names the smallest size
+                continue  # the answer names the smallest size
             assert format_seconds(time_of(case.size_bytes)) in text, place
         for place in ("terminal", "report", "full table"):
             rate = case.size_bytes / time_of(case.size_bytes)

@@ -1,5 +1,5 @@
-"""Every operation of the table, in every dtype and with every reduce op that a backend takes, gives the right data on
-real ranks; and one spoilt element is noticed on every rank that receives any."""
+"""Every operation gives the right data on real ranks, in every dtype and with every reduce op that a backend takes;
+one spoilt element is noticed on every rank that receives an element."""
 
 import dataclasses
 import itertools
@@ -37,25 +37,25 @@ PAIRS = {"send_recv", "sendrecv_pair", "pairwise"}
 
 
 def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:
-    """Cases that can be measured, and why the others cannot."""
-    found = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
-    reasons = {case.key: unsupported(case, MACHINE, 0, 0) for case in found}
+    """Return the cases that can be measured, and the reasons why the others cannot."""
+    cases = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
+    reasons = {case.key: unsupported(case, MACHINE, 0, 0) for case in cases}
     lacking = {key: sentence(reason) for key, reason in reasons.items() if reason is not None}
-    return [case for case in found if case.key not in lacking], lacking
+    return [case for case in cases if case.key not in lacking], lacking
 
 
 def too_new() -> list[str]:
-    """What is said of what gloo of the installed torch does not have yet."""
+    """Return the words of the reasons for operations that gloo of the installed torch does not have yet."""
     return [f"has no {op}; that of " for op in TOO_NEW]
 
 
 def walked(launcher, cases: list[Case]) -> dict[str, list[dict]]:
-    """What each rank said of each case."""
-    # Cases that share their data follow each other: making it takes most of the time.
+    """Return the answers of all ranks for each case."""
+    # Cases that share their data follow each other: making the data takes most of the time.
     together = sorted(cases, key=lambda case: (case.dtype, OPERATIONS[case.op].reduces, case.reduce_op))
     ranks = launcher.start(cases[0].world_size, "walk_ranks:walk", together)
     try:
-        # A rank of MPI does not notice that another one has ended.
+        # A rank of MPI does not notice that another rank has ended.
         assert all(member.connection.poll(ANSWER_S) for member in ranks.members), "a rank does not answer"
         answers = [messages.receive(member.connection)[0] for member in ranks.members]
     finally:
@@ -65,17 +65,17 @@ def walked(launcher, cases: list[Case]) -> dict[str, list[dict]]:
 
 
 def assert_right(launcher, cases: list[Case]) -> None:
-    for key, said in walked(launcher, cases).items():
+    for key, answers in walked(launcher, cases).items():
         case = next(case for case in cases if case.key == key)
-        assert len(said) == case.world_size, key
+        assert len(answers) == case.world_size, key
         groups = case.world_size // ranks_together(case)
-        assert all(one["said"] == [None, None] for one in said), (key, said)
-        for rank, one in enumerate(said):
-            assert (one["after"] is not None) == one["spoilt"], f"{key}: spoilt on rank {rank}: {one}"
-        # Nobody is left out who receives anything: all ranks, the root, every second, or none.
+        assert all(answer["said"] == [None, None] for answer in answers), (key, answers)
+        for rank, answer in enumerate(answers):
+            assert (answer["after"] is not None) == answer["spoilt"], f"{key}: spoilt on rank {rank}: {answer}"
+        # Every rank that receives data notices: all ranks, the root, every second rank, or none.
         few = {"reduce": groups, "gather": groups, "gather_object": groups, "barrier": 0}
         least = few.get(case.op, groups * (ranks_together(case) // 2) if case.op in PAIRS else case.world_size)
-        assert sum(one["spoilt"] for one in said) >= least, key
+        assert sum(answer["spoilt"] for answer in answers) >= least, key
 
 
 def test_the_table_has_an_entry_for_each_operation():
@@ -88,7 +88,7 @@ def test_the_table_has_an_entry_for_each_operation():
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_operation_in_every_dtype_and_reduce_op(launcher, world_size):
-    # At 2 ranks all reduce ops; at more, those that depend on how many ranks there are.
+    # At 2 ranks all reduce ops; at more, those that depend on the number of ranks.
     few = [] if world_size == 2 else ["reduce_ops=[sum, product]"]
     cases, skipped = selected(f"world_sizes=[{world_size}]", *few)
     assert {case.op for case in cases} == set(CALLS) - TOO_NEW
@@ -100,7 +100,7 @@ def test_every_operation_in_every_dtype_and_reduce_op(launcher, world_size):
         assert any(word in reason for word in words), reason
 
 
-def test_the_page_of_what_runs_asks_for_everything():
+def test_the_configuration_everything_has_all_operations_and_dtypes():
     config, _ = load(ROOT / "configs/everything.yaml")
     assert set(config.operations) == set(CALLS)
     assert set(config.dtypes) == set(DTYPES) and set(config.reduce_ops) == set(REDUCE_OPS)
@@ -117,7 +117,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_are_right_and_what_a_backend_lacks_is_said(launcher, variant):
+def test_variants_are_right_and_features_that_a_backend_lacks_are_reported(launcher, variant):
     sets = ["world_sizes=[4]", "dtypes=[float32]", "reduce_ops=[sum]", *VARIANTS[variant]]
     cases, skipped = selected(*sets)
     assert_right(launcher, cases)
@@ -140,7 +140,7 @@ def test_sizes_that_divide_badly(launcher, size):
     assert_right(launcher, cases)
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
+def test_bus_bandwidth_equals_nccl_tests():
     for op, factor in {"all_reduce": 1.5, "all_gather": 0.75, "broadcast": 1, "sendrecv_ring": 1}.items():
         assert busbw(Case(op, "gloo", 4, "float32", 4000), 1e-6) == pytest.approx(4e9 * factor)
 
@@ -150,7 +150,7 @@ def test_groups_count_only_their_own_ranks():
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
     divided = splits.parse("zipf:1.2"), splits.parse("zipf:1.2:drift")
-    uneven, drifting = (dataclasses.replace(case, op="all_to_all", splits=one) for one in divided)
+    uneven, drifting = (dataclasses.replace(case, op="all_to_all", splits=division) for division in divided)
     assert cycle(uneven) == 4 and unsupported_anywhere(uneven) is None
     assert unsupported_anywhere(drifting) == notice(SkipNotice.SERIAL_DRIFT)
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
@@ -171,7 +171,7 @@ def test_no_operation_needs_more_than_its_buffers():
                 assert placement(case) == place
 
 
-def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole_packs():
+def test_received_data_begins_at_a_multiple_of_512_bytes_and_shares_are_whole_packs():
     """1 MB over 8 ranks used to be received at a multiple of 8 bytes, where NCCL moves single elements."""
 
     for op, ranks in itertools.product(COLLECTIVES, (2, 3, 8)):

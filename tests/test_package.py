@@ -1,6 +1,6 @@
-"""The wheel has everything: without the checkout, it finds its configurations and measures in any folder.
+"""The wheel is complete: without the checkout, it finds its configurations and measures in any folder.
 
-The sdist has tests, pages and examples; the tools that a release is checked with have nothing to say of either.
+The sdist has tests, pages and examples; the tools that check a release find no fault in wheel and sdist.
 """
 
 import os
@@ -22,14 +22,14 @@ from conftest import ROOT, TINY, quiet_copy
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy of the checkout: building writes into its source."""
+    """Build the wheel from a copy of the checkout, because building writes into the source."""
     place = tmp_path_factory.mktemp("wheel")
     quiet_copy(place / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), "."]
     done = subprocess.run(command, cwd=place / "source", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (found,) = place.glob("collbench-*.whl")
-    return found
+    (path,) = place.glob("collbench-*.whl")
+    return path
 
 
 @pytest.mark.slow
@@ -78,11 +78,11 @@ def test_an_installed_collbench_measures_in_another_folder(wheel, tmp_path):
 # ── installed, in a folder that has nothing else ─────────────────────────────────────────────────
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory) -> Path:
-    """The folder of programs of a fresh environment that has the wheel, and the packages of this one."""
+    """Return the folder of programs of a fresh environment with the wheel and the packages of this environment."""
     place = tmp_path_factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     (site,) = place.glob("lib/python3*/site-packages")
-    # Not as a folder of .pth files, which would bring this checkout along.
+    # A path in a .pth file: .pth files in the folder itself, which would add this checkout, are not read.
     (site / "packages.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
     command = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet", "--no-deps"]
     done = subprocess.run([*command, str(wheel)], capture_output=True, text=True)
@@ -91,7 +91,7 @@ def programs(wheel, tmp_path_factory) -> Path:
 
 
 def started(programs: Path, folder: Path, *command: str) -> subprocess.CompletedProcess:
-    """What became of a command with these programs on PATH, before those of this environment."""
+    """Run a command with these programs on PATH, before the programs of this environment; return its result."""
     own = [str(programs), str(Path(sys.executable).parent)]
     own += [str(program.parent)] if (program := host.mpirun()) else []
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -102,7 +102,7 @@ def started(programs: Path, folder: Path, *command: str) -> subprocess.Completed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
-def test_planned_files_start_what_is_installed(programs, tmp_path, launcher):
+def test_planned_files_start_the_installed_program(programs, tmp_path, launcher):
     if launcher == "mpirun" and host.mpirun() is None:
         pytest.skip("mpirun is not installed")
     (tmp_path / "my.yaml").write_text(TINY)
@@ -130,9 +130,9 @@ def test_a_planned_file_names_the_program_that_path_does_not_find(programs, tmp_
     assert f"{programs / 'collbench'} run my.yaml\n" in done.stdout, done.stderr
 
 
-# ── what a release is checked with ───────────────────────────────────────────────────────────────
+# ── checks of a release ──────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
-def test_tools_for_releases_find_nothing(wheel):
+def test_tools_for_releases_find_no_fault(wheel):
     for program, words in (("twine", ["check", "--strict"]), ("check-wheel-contents", [])):
         if (path := shutil.which(program, path=str(Path(sys.executable).parent))) is None:
             pytest.skip(f"{program} is not installed")
@@ -142,7 +142,7 @@ def test_tools_for_releases_find_nothing(wheel):
 
 @pytest.mark.slow
 def test_the_source_distribution_can_be_tested(tmp_path):
-    """It has tests, pages and examples, but no results."""
+    """The source distribution has tests, pages and examples, but no results."""
     quiet_copy(tmp_path / "source")
     for name in ("tests", "examples", "proof", "tools", "MANIFEST.in", "Makefile"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

@@ -1,4 +1,4 @@
-"""report.html in a browser: it fits a phone and a desk, in light and in dark, and shows its pictures."""
+"""report.html in a browser fits a phone and a desk, in light and in dark, and shows its pictures."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from conftest import ROOT
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-# Looks at the page with everything open. The frame gives the page its width: a window may not be as narrow as a phone.
+# Measures the page with all details open. A frame sets the width, as a window cannot be as narrow as a phone.
 PROBE = """
 const frame = document.querySelector("iframe");
 frame.addEventListener("load", () => {
@@ -52,7 +52,7 @@ frame.srcdoc = PAGE;
 
 @pytest.fixture(scope="module", params=["before", "training"])
 def page(request, tmp_path_factory):
-    """The report of a kept run, with its pictures: of collectives, or of training steps, whose tables are wide."""
+    """Return the report of a kept run with pictures: of collectives, or of training steps, whose tables are wide."""
     folder = tmp_path_factory.mktemp("plots")
     run = folders.read(ROOT / "docs/example" / request.param)
     analysis = analyzed(run)
@@ -76,9 +76,9 @@ def test_a_report_fits_a_phone_and_a_desk(page, width, scheme, tmp_path):
         ],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    (seen,) = re.findall(r'data-seen="([^"]*)"', done.stdout) or [done.stderr]
-    seen = json.loads(seen.replace("&quot;", '"'))
-    assert seen["width"] == width >= seen["needed"]
-    assert seen["images"] >= 3 and not seen["missing"]
-    assert not seen["broken"]  # cells with numbers that are divided into lines
-    assert seen["contrast"] > 7 and (seen["back"] < 0.1) == (scheme == "dark")
+    (measured,) = re.findall(r'data-seen="([^"]*)"', done.stdout) or [done.stderr]
+    measured = json.loads(measured.replace("&quot;", '"'))
+    assert measured["width"] == width >= measured["needed"]
+    assert measured["images"] >= 3 and not measured["missing"]
+    assert not measured["broken"]  # cells whose numbers are divided into lines
+    assert measured["contrast"] > 7 and (measured["back"] < 0.1) == (scheme == "dark")

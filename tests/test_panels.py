@@ -1,4 +1,4 @@
-"""Pictures stay readable from one series to hundreds: what is alike stands once, and nothing lies on anything else."""
+"""Pictures stay readable from one series to hundreds: common words are shown once, and nothing overlaps."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -50,7 +50,7 @@ def words(figure) -> str:
 
 
 def boxes(figure):
-    """Titles, legend and axes, as they lie on the page."""
+    """Return names and boxes of titles, legend and axes on the page."""
     figure.draw_without_rendering()
     shown = [axes for axes in figure.axes if axes.get_visible()]
     named = [("legend", legend.get_window_extent()) for legend in figure.legends]
@@ -65,7 +65,7 @@ TREE_SIMPLE = (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "found",
+    "results",
     [
         everything(),
         everything(metrics=("isolated",), worlds=tuple(range(2, 10)), ops=tuple(OPERATIONS)[::4]),
@@ -78,71 +78,71 @@ TREE_SIMPLE = (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple"))
     ],
     ids=["22 operations", "eight world sizes", "settings", "one operation"],
 )  # fmt: skip
-def test_nothing_lies_on_anything_else(found):
+def test_nothing_overlaps(results):
     with rc_context(STYLE):
         drawn = [
-            *sizes.time_against_size(RUN, found),
-            *sizes.bandwidth_against_size(RUN, found),
-            *sizes.scaling(RUN, found),
-            *operations.operations(RUN, found),
+            *sizes.time_against_size(RUN, results),
+            *sizes.bandwidth_against_size(RUN, results),
+            *sizes.scaling(RUN, results),
+            *operations.operations(RUN, results),
         ]
     assert drawn
     for figure in drawn:
-        lying = boxes(figure)
-        for number, (name, box) in enumerate(lying):
+        placed = boxes(figure)
+        for number, (name, box) in enumerate(placed):
             assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (name, "leaves the page")
-            for other, its in lying[number + 1 :]:
-                assert not box.padded(-1).overlaps(its), (name, other, figure.texts[0].get_text())
+            for other, other_box in placed[number + 1 :]:
+                assert not box.padded(-1).overlaps(other_box), (name, other, figure.texts[0].get_text())
 
 
 def test_points_are_at_their_true_sizes():
-    found = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 3, 4) for size in SIZES)
+    results = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 3, 4) for size in SIZES)
     for draw in (sizes.time_against_size, sizes.bandwidth_against_size):
-        (figure,) = draw(RUN, found)
+        (figure,) = draw(RUN, results)
         (axes,) = figure.axes
         assert [container[0].get_xdata().tolist() for container in axes.containers] == 3 * [list(SIZES)]
         assert len(axes.collections) >= 3  # a band for each line
 
 
-def test_an_interval_of_decades_is_cut_and_the_legend_says_so():
-    found = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES)
-    before = sizes.time_against_size(RUN, found)[0]
+def test_an_interval_of_decades_is_cut_and_the_legend_states_so():
+    results = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES)
+    before = sizes.time_against_size(RUN, results)[0]
     assert "beyond the picture" not in words(before)
-    first, *others = found.summaries
+    first, *others = results.summaries
     wide = replace(first, time_s=replace(first.time_s, low=1e-9, high=1e3))
-    (figure,) = sizes.time_against_size(RUN, replace(found, summaries=(wide, *others)))
-    values = [s.time_s.value for s in found.summaries]
+    (figure,) = sizes.time_against_size(RUN, replace(results, summaries=(wide, *others)))
+    values = [s.time_s.value for s in results.summaries]
     low, high = figure.axes[0].get_ylim()
     assert low == pytest.approx(min(values) / 10) and high == pytest.approx(max(values) * 10)
-    assert "an interval goes on beyond the picture" in words(figure)
+    assert "an interval extends beyond the picture" in words(figure)
 
 
-def test_colours_are_told_apart_with_deuteranopia():
+def test_colours_are_distinguished_with_deuteranopia():
     """Distances in CIELAB after Machado, Oliveira and Fernandes (2009), severity 1; red and green alone would be 20."""
     assert min_distance(COLOURS) > 12
-    assert min_distance(["#AA3333", "#557711"]) < 12  # told apart by those who see red
+    assert min_distance(["#AA3333", "#557711"]) < 12  # people who see red distinguish these colours
     assert min_distance([colour for colour, _ in LOOKS.values()]) > 12
     assert min_distance([look["facecolor"] for look in training.PARTS.values()]) > 12
     assert len(set(MARKERS)) >= MOST_SERIES and len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
 
 
 def min_distance(colours) -> float:
-    seen = [lab(colour) for colour in colours]
-    return min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+    points = [lab(colour) for colour in colours]
+    return min(float(np.linalg.norm(a - b)) for a, b in combinations(points, 2))
 
 
 def lab(colour: str):
-    """CIELAB of a colour as deuteranopes see it."""
-    seen = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
+    """Return CIELAB of a colour as deuteranopes see the colour."""
+    sight = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     srgb = np.array(to_rgb(colour))
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    xyz = to_xyz @ np.clip(seen @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    xyz = to_xyz @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_a_default_is_named_beside_what_differs_from_it():
+def test_a_default_is_named_next_to_another_value():
     modes = [
         Case("all_reduce", "gloo", n, "float32", size, scheduling=mode)
         for mode in ("normal", "batch") for n in (2, 4) for size in SIZES
@@ -153,13 +153,13 @@ def test_a_default_is_named_beside_what_differs_from_it():
     assert "normal, " in words(sizes.scaling(RUN, analysis(modes))[0])
 
 
-def test_what_does_not_fit_is_counted():
+def test_panels_that_do_not_fit_are_counted():
     cases = [
         Case(op, "gloo", 2, "float32", size, settings=Variables((("NCCL_ALGO", str(k)),)), reduce_op=r)
         for op in ("all_reduce", "reduce") for size in SIZES for k in range(60)
         for r in ("sum", "max", "min", "product", "avg")
     ]  # fmt: skip
-    found = figures.panels(analysis(cases).summaries, sizes.by_ranks)
-    made = figures.pages("Why?", "", found)
+    panels = figures.panels(analysis(cases).summaries, sizes.by_ranks)
+    made = figures.pages("Why?", "", panels)
     left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * figures.PANELS_A_PAGE
     assert len(made) == MOST_PAGES and made[-1].extra == [f"and {left} more panels: see the tables"]

@@ -1,4 +1,4 @@
-"""The verb `perf`: nccl-tests' columns while it measures, and a run that is kept like any other."""
+"""The verb `perf` prints the columns of nccl-tests while it measures, and keeps a run like any other."""
 
 import json
 import subprocess
@@ -24,12 +24,12 @@ SHORTER = (*SHORT, "--set", "sampling.seconds_per_case=0.02")
 
 
 def table(text: str) -> list[str]:
-    """The rows of nccl-tests' tables in what was printed."""
+    """Return the rows of nccl-tests' tables in the output."""
     return [line for line in text.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
 
 
 @pytest.mark.slow
-def test_it_prints_the_rows_that_the_report_of_the_kept_run_has(warm):
+def test_perf_prints_the_rows_of_the_report_of_the_kept_run(warm):
     done = warm("perf", "reduce_scatter", *SHORTER, "-d", "half", "-N", "2")
     assert done.returncode == 0, done.stderr
     (folder,) = warm.runs()
@@ -46,7 +46,7 @@ def test_it_prints_the_rows_that_the_report_of_the_kept_run_has(warm):
 
 
 def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
-    """What is printed is noted between what is kept: a row comes right behind its second half."""
+    """Kept samples and printed rows are noted in order: a row comes directly after its second half."""
     events: list[str] = []
     append, say = Journal.append, live_tables.say
 
@@ -55,12 +55,12 @@ def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
         samples = encoding.samples_from_line(line)
         events.append(f"kept {samples.case.size_bytes}")
 
-    def said(text):
+    def printed(text):
         say(text)
         events.extend(f"printed {row.split()[0]}" for row in table(text))
 
     monkeypatch.setattr(Journal, "append", appended)
-    monkeypatch.setattr(live_tables, "say", said)
+    monkeypatch.setattr(live_tables, "say", printed)
     done = warm("perf", "all_gather_perf", *SHORTER)
     assert done.returncode == 0, done.stderr
     sizes = (1024, 4096, 16384)
@@ -89,7 +89,7 @@ def test_without_the_backend_nothing_is_measured(warm):
 
 
 def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
-    """Without NCCL, too: the file may be for another machine."""
+    """This also works without NCCL, as the file may be for another machine."""
     done = warm("perf", "all_gather", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
     assert done.returncode == 0, done.stderr
     kept = (warm.folder / "kept.yaml").read_text()
@@ -103,7 +103,7 @@ def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
 
 @pytest.mark.slow
 def test_under_torchrun_rank_0_prints_the_table(cli):
-    """Without -g there are as many ranks as processes, and the header names each."""
+    """Without -g there are as many ranks as processes, and the header names each rank."""
     command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "run_bench.py"), "perf", "broadcast"]
     flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots"]
     process = subprocess.run(
@@ -118,7 +118,7 @@ def test_under_torchrun_rank_0_prints_the_table(cli):
 
 
 def test_on_gpus_the_columns_have_the_hosts_time_and_a_comment_the_devices():
-    """nccl-tests reads the host's clock: 20 calls that take 160 us to run and 400 us to enqueue are 20 us a call."""
+    """nccl-tests reads the host's clock: 20 calls that take 160 us to run and 400 us to enqueue are 20 us per call."""
     case = Case("all_reduce", "nccl", 2, "float32", 4096, metric="pipelined", depth=20)
     made = samples(case, 1, np.full((8, 2), 160_000))
     hosts = np.full((8, 2), 400_000)

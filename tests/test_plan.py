@@ -1,4 +1,4 @@
-"""A plan holds every combination once a launch, in an order that its seed fixes, and says what it leaves out."""
+"""A plan has every combination once per launch, in an order that its seed fixes, and reports cases left out."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ WITHOUT_SIZES = BASE.replace(b"world_sizes: [2, 4]\n", b"")
 
 
 @pytest.mark.parametrize(
-    ("backend", "machine", "found"),
+    ("backend", "machine", "sizes"),
     [
         ("gloo", MACHINE, [2]),
         ("gloo", replace(MACHINE, cores=6), [2, 4, 6]),
@@ -41,22 +41,22 @@ WITHOUT_SIZES = BASE.replace(b"world_sizes: [2, 4]\n", b"")
         ("gloo", replace(MACHINE, cores=64, ranks=3, ranks_a_host=1), [2, 3]),
     ],
 )
-def test_without_world_sizes_they_go_up_to_all_that_there_is(backend, machine, found):
+def test_default_world_sizes_go_up_to_the_whole_machine(backend, machine, sizes):
     config = parse(WITHOUT_SIZES.replace(b"gloo", backend.encode()), "c", [])
-    assert cases.world_sizes(config, machine, backend) == found
+    assert cases.world_sizes(config, machine, backend) == sizes
     plan = planning.expand(config, machine, 1)
-    asked = {case.world_size for case in plan.cases} | {skip.case.world_size for skip in plan.skips}
-    assert asked == set(found)
+    planned = {case.world_size for case in plan.cases} | {skip.case.world_size for skip in plan.skips}
+    assert planned == set(sizes)
 
 
 @pytest.mark.parametrize(("version", "has"), [((2, 8), False), ((2, 11), False), ((2, 12), True), (None, True)])
-def test_what_the_backend_of_an_older_torch_lacks_is_skipped(version, has):
+def test_operations_that_an_older_torch_lacks_are_skipped(version, has):
     plan = expand(["operations=[all_to_all_list]"], replace(MACHINE, torch=version))
     assert bool(plan.cases) is has
-    assert has or "has no all_to_all_list; that of 2.12 has it" in sentence(plan.skips[0].reason)
+    assert has or "has no all_to_all_list; torch 2.12 has it" in sentence(plan.skips[0].reason)
 
 
-def test_every_combination_once_a_launch():
+def test_every_combination_is_planned_once_per_launch():
     plan = expand(["dtypes=[float32, int8]", "reduce_ops=[sum, max]"])
     assert len(plan.cases) == 2 * 2 * 2 * 2
     assert plan.total == 3 * len(plan.cases)
@@ -76,7 +76,7 @@ def test_the_seed_fixes_the_order_and_each_launch_has_its_own():
 
 
 def test_row_by_row_every_launch_goes_from_size_to_size_and_both_placements_share_rounds():
-    """Whatever the seed; and what is measured is the same."""
+    """The order does not depend on the seed, and the measured cases stay the same."""
     sets = ["operations=[all_gather]", "placements=[in, out]", "sizes=[4KiB, 1KiB, 64KiB]", "launches=3"]
     shuffled = expand(sets)
     plan = planning.row_by_row(shuffled)
@@ -90,7 +90,7 @@ def test_row_by_row_every_launch_goes_from_size_to_size_and_both_placements_shar
         assert len(footprint.batches(launch.cases, shuffled.settings)) == 1
 
 
-def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
+def test_cases_that_do_not_fit_into_memory_are_skipped_with_the_numbers():
     small = replace(MACHINE, memory_available_bytes=4 * 2**30)
     plan = expand(["sizes=[1MB, 1GB]", "world_sizes=[2, 6]"], small)
     (skip,) = plan.skips
@@ -99,7 +99,7 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
 
 
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
-    """Whether they can is a matter of what both need on the same GPU or host."""
+    """Sides alternate if a GPU or host cannot hold the ranks of both sides."""
     host = replace(MACHINE, memory_available_bytes=5 * 2**30)
     large, small = (expand([f"sizes=[{size}]", "world_sizes=[2]", "buffers=hot"], host) for size in ("1GB", "1MB"))
     assert "2.06 GiB + 2.06 GiB of memory on a host; 4.00 GiB" in sentence(
@@ -117,8 +117,8 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
     assert planning.reason_to_alternate([large, small], exclusive) is None
 
 
-def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
-    """Buffers, what torch flattens, and what several ranks on one GPU need together; the host's memory is not asked."""
+def test_cases_that_do_not_fit_into_a_gpu_are_skipped_with_the_numbers():
+    """Buffers, data that torch flattens, and all ranks of a GPU count; the memory of the host is not checked."""
     gpus = replace(MACHINE, gpus=2, gpu_free_bytes=10 * 2**30, memory_available_bytes=2**30)
     sets = ["backends=[nccl]", "world_sizes=[2, 8]", "buffers=hot", "oversubscribe_gpu=true"]
     plan = expand([*sets, "operations=[all_reduce, all_gather_list]", "sizes=[1MiB, 4GiB]"], gpus)
@@ -187,29 +187,29 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
         (["operations=[init_process_group]", "backends=[mpi]"], MACHINE, "MPI joins its ranks before"),
     ],
 )
-def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reason):
+def test_cases_that_cannot_be_measured_are_skipped_with_their_reason(sets, machine, reason):
     plan = expand(sets, machine)
     assert plan.total == 0
     assert all(reason in sentence(skip.reason) for skip in plan.skips)
     assert plan.skips
 
 
-def test_remaining_is_the_plan_minus_what_is_done():
+def test_remaining_is_the_plan_without_the_measured_samples():
     plan = expand()
     done = [Samples(case, launch.number, 0.0) for launch in plan.order[:2] for case in launch.cases]
-    rest = planning.remaining(plan, done)
-    assert rest == [*plan.order[2:]]
-    more = [Samples(case, launch.number, 0.0) for launch in rest for case in launch.cases]
+    remaining = planning.remaining(plan, done)
+    assert remaining == [*plan.order[2:]]
+    more = [Samples(case, launch.number, 0.0) for launch in remaining for case in launch.cases]
     assert planning.remaining(plan, [*done, *more]) == []
 
 
-def test_what_failed_is_done_and_what_was_lost_by_no_fault_of_its_own_is_not():
+def test_failed_cases_are_done_and_lost_cases_are_not():
     plan = expand()
     *most, last = [Samples(case, launch.number, 0.0) for launch in plan.order for case in launch.cases]
     failed, lost = (replace(last, failure=Failure(kind, None, "why")) for kind in ("hang", "lost"))
     assert planning.remaining(plan, [*most, failed]) == [] and planning.done(plan, [*most, failed]) is None
-    (rest,) = planning.remaining(plan, [*most, lost])
-    assert (rest.cases, rest.number) == ((last.case,), last.launch)
+    (remaining,) = planning.remaining(plan, [*most, lost])
+    assert (remaining.cases, remaining.number) == ((last.case,), last.launch)
     assert planning.done(plan, [*most, lost]) == plan.total - 1
 
 
@@ -246,7 +246,7 @@ def test_variables_are_an_axis_with_processes_of_their_own():
     assert all(len({case.settings for case in block.cases}) == 1 for block in plan.order)
 
 
-def test_what_is_captured_in_a_graph_shares_its_communicator_with_nothing_else():
+def test_cases_in_a_graph_share_their_communicator_with_no_other_cases():
     config = parse((ROOT / "configs" / "nccl.yaml").read_bytes(), "c", ["metrics=[isolated, graph]"])
     plan = planning.expand(config, replace(MACHINE, gpus=8, backends_missing={}), 1)
     kinds = [{case.metric == "graph" for case in block.cases} for block in plan.order]
@@ -257,7 +257,7 @@ def test_groups_are_in_the_order_of_ranks_as_torch_has_them():
     assert subgroups.divide(subgroups.parse("sets:5,1|0,3"), 8).groups == ((1, 5), (0, 3))
 
 
-def test_what_an_operation_does_not_know_makes_no_further_cases():
+def test_options_that_an_operation_does_not_have_make_no_further_cases():
     sets = ["operations=[barrier, broadcast]", "reduce_ops=[sum, max]", "dtypes=[float32, int8]", "world_sizes=[4]"]
     plan = expand([*sets, "roots=all"])
     by_op = {op: [case for case in plan.cases if case.op == op] for op in ("barrier", "broadcast")}
@@ -266,7 +266,7 @@ def test_what_an_operation_does_not_know_makes_no_further_cases():
     assert {case.root for case in by_op["broadcast"]} == {0, 1, 2, 3}
 
 
-def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
+def test_sizes_of_shares_are_rounded_down_and_too_small_sizes_are_skipped():
     plan = expand(["operations=[all_gather]", "world_sizes=[3]", "sizes=[8, 1MiB]"])
     assert [case.size_bytes for case in plan.cases] == [2**20 // 48 * 48]
     (skip,) = plan.skips
@@ -289,19 +289,19 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
         (["dtypes=[int8]", "reduce_ops=[avg]"], "avg is not defined for int8"),
     ],
 )
-def test_what_does_not_go_together_is_skipped_with_its_reason(sets, reason):
+def test_options_that_contradict_each_other_are_skipped_with_the_reason(sets, reason):
     plan = expand(["world_sizes=[4]", *sets])
     assert plan.total == 0
     assert all(reason in sentence(skip.reason) for skip in plan.skips)
 
 
-def test_ranks_share_a_gpu_only_where_that_is_asked_for():
-    one = replace(MACHINE, gpus=1)
+def test_ranks_share_a_gpu_only_if_requested():
+    one_gpu = replace(MACHINE, gpus=1)
     sets = ["backends=[nccl]", "world_sizes=[1, 2]"]
-    assert {case.world_size for case in expand(sets, one).cases} == {1}
-    shared = expand([*sets, "oversubscribe_gpu=true"], one)
+    assert {case.world_size for case in expand(sets, one_gpu).cases} == {1}
+    shared = expand([*sets, "oversubscribe_gpu=true"], one_gpu)
     assert {(case.world_size, case.oversubscribed) for case in shared.cases} == {(1, False), (2, True)}
 
 
-def test_a_sum_that_is_not_exact_is_no_endless_loop():
+def test_a_sum_that_is_not_exact_causes_no_endless_loop():
     assert dtypes.calls_before_refill("bfloat16", "sum", 1024) == 1

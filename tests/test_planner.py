@@ -1,4 +1,4 @@
-"""The bound of all plans holds, a cap makes the buckets that torch makes, and curves and ready times are right."""
+"""The bound holds for all plans, a cap makes the same buckets as torch, and curves and ready times are right."""
 
 from itertools import combinations, pairwise
 
@@ -19,7 +19,7 @@ from bench.packages.training.step_records import Gradient, RankTimeline, Timelin
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9
-# A machine that is busy is no fault of the planner.
+# No deadline, because a busy machine is slow.
 PATIENT = settings(deadline=None)
 
 sizes = st.integers(1, 40_000_000)
@@ -34,7 +34,7 @@ def profiles(draw, most=10):
 
 @st.composite
 def curves(draw):
-    """α–β links, and measured curves with as many kinks, jumps and slips as a real one."""
+    """Draw an α–β link, or a measured curve with kinks, jumps and slips like a real curve."""
     if draw(st.booleans()):
         return AllReduceCost.of_link(draw(st.floats(0, 0.01)), draw(st.floats(1e8, 1e11)))
     points = draw(st.dictionaries(sizes, st.floats(1e-6, 0.1), min_size=2, max_size=6))
@@ -42,7 +42,7 @@ def curves(draw):
 
 
 def all_plans(n: int):
-    """Every way to cut n gradients into neighbouring buckets."""
+    """Yield every way to cut n gradients into neighbouring buckets."""
     for cuts in range(n):
         for inner in combinations(range(1, n), cuts):
             yield (*inner, n)
@@ -52,7 +52,7 @@ def all_plans(n: int):
 @PATIENT
 @given(profiles(most=8), curves(), st.randoms(use_true_random=False))
 def test_no_plan_in_another_order_beats_the_bound(ready_times, cost, random):
-    """Buckets of any gradients, sent in any order: each waits for the last of its own."""
+    """Buckets hold any gradients and are sent in any order; each bucket waits for its last gradient."""
     numbers = list(range(len(ready_times.nbytes)))
     random.shuffle(numbers)
     cut = random.choice(list(all_plans(len(numbers))))
@@ -64,8 +64,8 @@ def test_no_plan_in_another_order_beats_the_bound(ready_times, cost, random):
     assert lower_bound(ready_times, cost) <= free - ready_times.ready_s[-1] + NANOSECOND
 
 
-def test_a_case_that_can_be_done_by_hand():
-    """3 × 1 MB ready at 0, 10 and 11 ms on 2 ms + 1 GB/s."""
+def test_a_case_that_can_be_computed_by_hand():
+    """Three gradients of 1 MB are ready at 0, 10 and 11 ms, on a link of 2 ms + 1 GB/s."""
     ready_times = ReadyTimes.of([10**6] * 3, [0.011, 0.010, 0.0])
     assert ready_times.order == (2, 1, 0)
     assert buckets.bucket_bytes(ready_times, (1, 3)) == (10**6, 2 * 10**6)
@@ -98,7 +98,7 @@ def test_caps_make_the_buckets_that_torch_makes(ready_times, caps):
 @PATIENT
 @given(profiles(most=20), st.integers(1, 10**8))
 def test_a_cap_in_mib_makes_the_same_plan_again(ready_times, cap):
-    """As torch takes it: int(cap * 2**20)."""
+    """torch converts a cap in MiB by int(cap * 2**20)."""
     again = int(buckets.cap_mib(ready_times, cap) * 2**20)
     assert buckets.uniform(ready_times, again) == buckets.uniform(ready_times, cap)
 
@@ -143,13 +143,13 @@ def test_a_measured_curve_goes_through_its_points_and_on():
     assert cost(np.array([0.0, 1000, 1500, 4000, 5000])) == pytest.approx([1e-3, 2e-3, 2.5e-3, 5e-3, 6e-3])
 
 
-def test_what_falls_is_levelled():
+def test_a_falling_curve_is_levelled():
     cost = AllReduceCost.through([1000, 2000, 4000], [1e-3, 4e-3, 1e-3])
     assert cost(np.array([1000.0, 2000, 4000])) == pytest.approx([1e-3, 2e-3, 2e-3])
-    assert cost(np.array([8000.0]))[0] > 2e-3  # a level line says nothing of the rate beyond
+    assert cost(np.array([8000.0]))[0] > 2e-3  # a level line gives no rate for larger sizes
 
 
-def test_two_sizes_at_least():
+def test_a_curve_needs_two_sizes():
     with pytest.raises(BenchError, match="two sizes"):
         AllReduceCost.through([1000], [1.0])
 
@@ -177,9 +177,9 @@ def test_by_sizes_is_backward_by_flops():
     assert ReadyTimes.of_shape(shape_by_flops(preset, 0.060, 2)).total == ready_times.total / 2
 
 
-def test_sizes_are_a_model():
+def test_a_name_of_sizes_is_a_model():
     assert find("d2560-ff10240-l32-h32-v10000") == PRESETS["xl-2026"] and find("nothing") is None
-    for wrong, why in (("d64-ff0-l1-h2-v5", "1 at least"), ("d64-ff128-l1-h5-v5", "not divided into 5 heads")):
+    for wrong, why in (("d64-ff0-l1-h2-v5", "at least 1"), ("d64-ff128-l1-h5-v5", "not divided into 5 heads")):
         with pytest.raises(ValueError, match=why):
             find(wrong)
 

@@ -1,4 +1,4 @@
-"""Each invariant of training finds a mistake that was planted in a copy of the code, and no other one fails for it."""
+"""Each invariant of training finds a mistake that was planted in a copy of the code, and no other invariant fails."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ WITH_ALL = (
         return made
 """
 )
-# File, what stands there, what is planted, strategies, models and links, the strategy that is wrong, who finds it.
+# File, original text, planted text, strategies, models and links, the wrong strategy, invariants that find it.
 PLANTED = {
     "the last of large gradients": (
         SYNCS, BACK + KEPT, BACK + BUT_LAST + KEPT,
@@ -65,7 +65,7 @@ training: {MODELS, batch: 2, sequence: 8, rounds: 2, steps: 1, warmup: 3, strate
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", PLANTED)
-def test_a_planted_mistake_is_found_by_its_invariant_and_by_no_other(tmp_path, title):
+def test_a_planted_mistake_is_found_by_its_invariant_and_no_other_invariant(tmp_path, title):
     file, right, wrong, strategies, models, culprit, finders = PLANTED[title]
     shutil.copytree(ROOT / "bench", tmp_path / "bench", symlinks=False, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "run_bench.py", tmp_path)
@@ -78,8 +78,8 @@ def test_a_planted_mistake_is_found_by_its_invariant_and_by_no_other(tmp_path, t
     assert done.returncode == 1, done.stdout + done.stderr
     (path,) = (tmp_path / "results").glob("*-c")
     steps = folders.read(path).samples
-    found = {
+    failed = {
         strategy_in(entry.case).name: {check.invariant for check in entry.checks if check.ok is False}
         for entry in steps
     }
-    assert {name: names for name, names in found.items() if names} == {culprit: finders}
+    assert {name: names for name, names in failed.items() if names} == {culprit: finders}

@@ -1,4 +1,4 @@
-"""All problems of a file are reported at once, each in one line of our words, with the place where it stands."""
+"""All problems of a file are reported at once, each in one line of our own words, with the place in the file."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"
 TRAINING = "backends: [gloo]\nworld_sizes: [2]\ntraining:\n  models: [nano]\n  strategies: [flat]\n"
-# What libraries say, and a user does not.
+# Words of libraries that are unclear to users.
 FOREIGN = re.compile(r"Input|Value error|extra_forbidden|None|True|False|datetime|pydantic")
 WRONG = (
     *("x", "", "'2'", "5%", "null", "true", "-1", "1e400", ".nan", "99999999999999999999"),
@@ -30,10 +30,10 @@ def lines(text: str, parse=models.parse, *more) -> list[str]:
 
 def test_every_problem_is_a_line_in_the_order_of_the_file():
     dtypes = ", ".join(config_names("dtypes"))
-    found = lines("launches: 0\ndtypes: [float32, fp32]\nsampling:\n  warmup: many\n" + GOOD)
-    assert found == [
+    problems = lines("launches: 0\ndtypes: [float32, fp32]\nsampling:\n  warmup: many\n" + GOOD)
+    assert problems == [
         "c.yaml:1:11: launches: 0: at least 1",
-        f"c.yaml:2:19: dtypes[1]: fp32 is no dtype; did you mean 'float32'? allowed: {dtypes}",
+        f"c.yaml:2:19: dtypes[1]: unknown dtype fp32; did you mean 'float32'? allowed: {dtypes}",
         "c.yaml:4:11: sampling.warmup: 'many': a whole number",
     ]  # fmt: skip
 
@@ -42,7 +42,7 @@ def config_names(key: str) -> tuple[str, ...]:
     return page.names(fields_of(models.Config)[key])
 
 
-def test_what_is_missing_is_said_with_an_example():
+def test_missing_keys_are_reported_with_an_example():
     assert lines("operations: [all_reduce]\nfaults: [{rank: 1}]") == [
         "c.yaml:2:10: faults[0].do: missing; this key is required, such as hang",
         "c.yaml: sizes: missing; write message sizes, such as {from: 4KiB, to: 64MiB}",
@@ -50,9 +50,9 @@ def test_what_is_missing_is_said_with_an_example():
     ]
 
 
-def test_file_and_override_are_told_apart():
-    found = lines(GOOD + "launches: 0\nseed: x", models.parse, ["seed=-1", "sampling.warmup=y"])
-    assert found == [
+def test_problems_of_file_and_override_are_distinguished():
+    problems = lines(GOOD + "launches: 0\nseed: x", models.parse, ["seed=-1", "sampling.warmup=y"])
+    assert problems == [
         "c.yaml:5:11: launches: 0: at least 1",
         "--set sampling.warmup=y: sampling.warmup: 'y': a whole number",
         "--set seed=-1: seed: -1: at least 0",
@@ -62,15 +62,15 @@ def test_file_and_override_are_told_apart():
 def test_settings_of_a_strategy_have_the_path_of_the_file():
     wrong = "\n  - ddp: {capp: 1MiB}\n  - flat: {cap: 1MiB}\n  - ddp:\n      cap: 1M"
     text = TRAINING.replace("[flat]", wrong)
-    found = lines(text)
+    problems = lines(text)
     unknown = "unknown key; did you mean 'cap'? allowed: cap, buckets, options, accumulate"
-    assert found[0] == f"c.yaml:6:11: training.strategies[0].ddp.capp: {unknown}"
-    assert found[1] == "c.yaml:7:17: training.strategies[1].flat.cap: flat does not take cap; it takes accumulate"
-    assert found[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
+    assert problems[0] == f"c.yaml:6:11: training.strategies[0].ddp.capp: {unknown}"
+    assert problems[1] == "c.yaml:7:17: training.strategies[1].flat.cap: flat does not take cap; it takes accumulate"
+    assert problems[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
 
 
 @pytest.mark.parametrize(
-    ("written", "key", "meant"),
+    ("written", "key", "name"),
     [
         ("fp32", "dtypes", "float32"),
         ("allreduce", "operations", "all_reduce"),
@@ -80,11 +80,11 @@ def test_settings_of_a_strategy_have_the_path_of_the_file():
         ("latency", "metrics", "isolated"),
     ],
 )
-def test_usual_other_names_are_recognised(written, key, meant):
-    assert near(written, config_names(key)) == [meant]
+def test_usual_other_names_are_recognised(written, key, name):
+    assert near(written, config_names(key)) == [name]
 
 
-def test_a_part_of_a_name_brings_all_that_continue_it():
+def test_a_part_of_a_name_suggests_all_names_that_begin_with_it():
     assert near("xl", ("tiny", "xl-2025", "xl-2026")) == ["xl-2025", "xl-2026"]
 
 
@@ -96,7 +96,7 @@ def _cases():
 
 
 def _text(start: str, heading: str, key: str, value: str) -> str:
-    """A file in which only this key of this section is wrong."""
+    """Return a file in which only this key of this section is wrong."""
     wrong = f"{{{key}: {value}}}"
     steps = {"models": "[nano]", "strategies": "[flat]"}
     if heading == "training":
@@ -125,27 +125,27 @@ def test_every_wrong_value_of_every_key_is_a_line_in_plain_words():
                 parse(text.encode(), "c.yaml")
             except ConfigError as error:
                 for line in str(error).split("\n"):
-                    said = line.replace(json.dumps(value), "")
-                    assert line.startswith("c.yaml") and not FOREIGN.search(said), (key, value, line)
+                    message = line.replace(json.dumps(value), "")
+                    assert line.startswith("c.yaml") and not FOREIGN.search(message), (key, value, line)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\n\tb: 2", "c.yaml:2:1: there is a tab here; indent with spaces"),
         ("a: 1\nb [2]\nc: 3", "c.yaml:2:1: a colon is missing; write key: value, or '- value' in a list"),
         ("a: [1, 2\nb: 3", "c.yaml:1:4: a comma or ] is missing here"),
         ("a: {b: 2\nc: 3", "c.yaml:1:4: a comma or } is missing here"),
         ("a: 'x\nb: 3", "c.yaml:1:4: this quote is not closed"),
-        ("a: b: c", "c.yaml:1:5: a colon is not expected here; indent the keys"),
+        ("a: b: c", "c.yaml:1:5: a colon is not expected here; indent all keys"),
         ("a: 1\n b: 2", "c.yaml:2:3: a colon is not expected here"),
-        ("a:\n  b: 1\n c: 2", "c.yaml:3:2: this line does not fit those above"),
+        ("a:\n  b: 1\n c: 2", "c.yaml:3:2: this line does not fit the lines above"),
         ("a: @x", "c.yaml:1:4: found character '@' that cannot start any token"),
         ("a: 1\nb: \x00", "c.yaml:2:4: there is an unprintable character here"),
         ("a: 1\n---\nb: 2", "c.yaml:2:1: but found another document"),
         ('a: "\\q"', "c.yaml:1:6: found unknown escape character 'q'"),
     ],
 )
-def test_mistakes_of_syntax_have_line_column_and_plain_words(text, said):
+def test_mistakes_of_syntax_have_line_column_and_plain_words(text, message):
     (line,) = lines(text)
-    assert line.startswith(said)
+    assert line.startswith(message)

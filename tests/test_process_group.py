@@ -1,7 +1,7 @@
-"""Who is in a process group, and what only NCCL has.
+"""Only ranks that know the key of the launch join a process group; features of NCCL reach the groups of a rank.
 
-Strangers are real processes on gloo, who know all that is public and more, but not the key of the launch. What only
-NCCL has is asked of groups that note it: registered memory, groups that are split off.
+Strangers are real processes on gloo that know all public values and more, but not the key of the launch. Features of
+NCCL are tested with groups that record calls: registered memory, groups that are split off.
 """
 
 import math
@@ -24,7 +24,7 @@ from bench.rank.process_group import TorchGroup
 from conftest import ROOT
 from simulated_device import SimulatedDevice
 
-# Both ranks of a launch. The stranger plays rank 1, in torch's own words; his object writes a file where it is loaded.
+# Both ranks of a launch. The stranger simulates rank 1 with torch's own functions; its object makes a file if loaded.
 PLAY = """
 import os, pickle, sys
 from pathlib import Path
@@ -78,7 +78,7 @@ elif role == "objects, rank 1":
 
 
 def played(folder, *roles):
-    """What rank 0 printed, and whether it loaded what a stranger sent it."""
+    """Return the output of rank 0, and whether rank 0 loaded the object of a stranger."""
     started = [
         subprocess.Popen(
             [sys.executable, "-c", PLAY, role, str(folder)],
@@ -103,16 +103,16 @@ def test_ranks_who_know_the_key_gather(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stranger_who_takes_the_place_of_a_rank_has_nothing_loaded(tmp_path):
-    """He has reached the store and knows its prefix; he has joined; he is in the group that gathers."""
+def test_no_object_of_a_stranger_in_the_place_of_a_rank_is_loaded(tmp_path):
+    """The stranger has reached the store, knows its prefix, has joined, and is in the group that gathers."""
     printed, loaded = played(tmp_path, "rank 0", "stranger")
     assert "rank 1 does not know the key of this launch" in printed and "gathered [" not in printed
     assert not loaded
 
 
 @pytest.mark.slow
-def test_a_member_who_sends_an_object_in_a_gather_has_nothing_loaded(tmp_path):
-    """As somebody between two hosts could, who lets the proofs pass and changes what comes behind them."""
+def test_no_object_of_a_member_in_a_gather_is_loaded(tmp_path):
+    """An attacker between two hosts could do this: let the proofs pass and change the messages behind the proofs."""
     printed, loaded = played(tmp_path, "rank 0", "member who sends objects")
     assert "mknod" in printed and "plain data" in printed and "gathered [" not in printed
     assert not loaded
@@ -120,13 +120,13 @@ def test_a_member_who_sends_an_object_in_a_gather_has_nothing_loaded(tmp_path):
 
 @pytest.mark.slow
 def test_an_object_that_names_a_function_is_not_loaded_on_any_group(tmp_path):
-    """The group that is measured proves nothing, and carries objects where those are measured."""
+    """The measured group exchanges no proofs, and carries objects if operations on objects are measured."""
     printed, loaded = played(tmp_path, "objects, rank 0", "objects, rank 1")
     assert "gathered [b'plain', b'plain too']" in printed and "mknod" in printed and "plain data" in printed
     assert not loaded
 
 
-def test_what_ranks_gather_arrives_as_what_it_was():
+def test_gathered_values_arrive_unchanged():
     timings = {"start_ns": [10**15], "duration_ns": [7], "inner": [([], [5, 2])], "use": {"host": "a", "busy_s": None}}
     for value in (math.nan, (1, None), [(1.5, "a")], b"text", timings):
         assert repr(group.unpickled(group.pickled(value))) == repr(value)
@@ -142,7 +142,7 @@ def test_nothing_but_plain_data_is_unpickled(value):
 
 @pytest.fixture
 def nccl(monkeypatch):
-    """What is asked of the world and of other groups, in order."""
+    """Record the calls to the world and to other groups, in order."""
     log = []
 
     def group(name):
@@ -179,24 +179,24 @@ def test_memory_is_registered_with_the_groups_of_this_rank_and_given_back(nccl):
 
 
 def test_a_rank_in_no_group_registers_with_none(nccl):
-    """The others register with groups of theirs: with the world, it alone would wait for them."""
+    """The other ranks register with their groups; if this rank registered with the world, it would wait for them."""
     assert [entry[0] for entry in registered(nccl)] == ["pool"]
 
 
-def test_symmetric_memory_is_asked_for_when_it_is_registered(nccl):
+def test_symmetric_memory_is_requested_at_registration(nccl):
     log = registered(nccl, None, symmetric=True)
     assert log[0][2] == {} and log[1][2] == {"symm": True}
 
 
 def test_all_groups_of_a_matching_are_split_off_at_once(monkeypatch):
-    asked, made = [], []
+    splits, made = [], []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
     minute = timedelta(minutes=1)
-    monkeypatch.setattr(dist, "split_group", lambda **how: asked.append((how["split_ranks"], how["timeout"])) or "own")
+    monkeypatch.setattr(dist, "split_group", lambda **how: splits.append((how["split_ranks"], how["timeout"])) or "own")
     monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how["timeout"]) or f"group {members}")
     group = TorchGroup(2, 8, "nccl", SimulatedDevice(), None, barrier=lambda: None, timeout=minute)
     case = Case("all_reduce", "nccl", 8, "float32", 4096, groups=subgroups.parse("contiguous:2"))
-    assert group.subgroup(case).handle == "own" and asked == [([[0, 1], [2, 3], [4, 5], [6, 7]], minute)]
-    assert group.subgroup(case).handle == "own" and len(asked) == 1
-    # What is measured under the name of new_group is new_group.
-    assert group.new_subgroup(case).handle == "group [2, 3]" and made == [minute] * 4 and len(asked) == 1
+    assert group.subgroup(case).handle == "own" and splits == [([[0, 1], [2, 3], [4, 5], [6, 7]], minute)]
+    assert group.subgroup(case).handle == "own" and len(splits) == 1
+    # The operation new_group measures torch's new_group.
+    assert group.new_subgroup(case).handle == "group [2, 3]" and made == [minute] * 4 and len(splits) == 1

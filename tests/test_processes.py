@@ -1,4 +1,4 @@
-"""A process ends with its parent, even if both are killed or it is stopped; a handle means one process for good."""
+"""A process ends with its parent, even if the child is stopped; a handle refers to one process only."""
 
 import os
 import signal
@@ -34,12 +34,12 @@ def test_a_stopped_child_of_a_killed_parent_ends():
 
 
 @linux
-def test_a_parent_that_ended_before_anybody_looked_is_noticed():
+def test_a_parent_that_ended_before_the_check_is_noticed():
     done = python(CHILD.format(parent=2**22 + 1) + "print('went on')")
     assert done.communicate(timeout=60)[0] == "" and done.returncode == -signal.SIGKILL
 
 
-def test_elsewhere_nothing_is_promised(monkeypatch):
+def test_other_systems_promise_nothing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert end_with_parent(os.getppid()) is False
 
@@ -52,7 +52,7 @@ def test_a_handle_ends_its_process_and_no_other(monkeypatch, platform):
         assert not handle.ended() and handle.state() != "gone" and handle.children() == []
         handle.send(signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL and handle.ended(60)
-        handle.send(signal.SIGKILL)  # whoever has its number now is spared
+        handle.send(signal.SIGKILL)  # a process that has this number now gets no signal
         assert handle.state() == "gone" and handle.children() == []
         with pytest.raises(psutil.NoSuchProcess):
             ProcessHandle(process.pid)

@@ -1,7 +1,7 @@
-"""Readers of nccl-tests' output, one of each family that public programs have, read every operation's table and JSON.
+"""A reader of each family of public programs for nccl-tests' output reads the table and JSON of every operation.
 
-The families, in words of our own: 13 columns that are all numbers; the columns out of place, or in place, by position;
-rows by a pattern of digits; the average line; JSON of nccl-tests and of rccl-tests. They read what real ranks measured.
+The families, in our own words: 13 columns that are all numbers; the columns out of place, or in place, by position;
+rows by a pattern of digits; the average line; JSON of nccl-tests and of rccl-tests. Real ranks give the numbers.
 """
 
 import json
@@ -32,7 +32,7 @@ RUN = "everything"
 
 @pytest.fixture(scope="module")
 def measured(launcher, tmp_path_factory):
-    """The command line in a folder with one run that has a table for each operation."""
+    """Return the command line in a folder with one run that has a table for each operation."""
     here = CommandLine(tmp_path_factory.mktemp("readers"), launcher)
     done = here("run", here.config(CONFIG, "everything.yaml"), "--no-plots")
     assert done.returncode == 0, done.stderr
@@ -50,17 +50,17 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def thirteen_numbers(text: str) -> dict[int, tuple[float, ...]]:
-    """Refuses a row that has another number of columns, or a column behind the names that is no number."""
-    found = {}
+    """Return the numbers per size; refuse another number of columns, or a column behind the names without a number."""
+    numbers = {}
     for row in rows_of(text):
         size, count, _, _, root, *values = row
         assert len(values) == 8 and int(count) > 0 and int(root) >= -1
-        found[int(size)] = tuple(map(float, values))
-    return found
+        numbers[int(size)] = tuple(map(float, values))
+    return numbers
 
 
 def by_position(text: str, first: int) -> dict[int, float]:
-    """The bus bandwidth two columns behind the time at `first`."""
+    """Return the bus bandwidth per size, two columns behind the time at column `first`."""
     return {int(row[0]): float(row[first + 2]) for row in rows_of(text)}
 
 
@@ -79,7 +79,7 @@ def test_every_family_reads_every_operation(measured, op):
     assert all(math.isfinite(value) for values in numbers.values() for value in values)
     assert all(values[3] == values[7] == 0 for values in numbers.values())  # #wrong
     assert all(set(by_position(text, first)) == {*SIZES} for first in (5, 9))
-    assert {int(found["size"]) for found in DIGITS.finditer(text)} == {*SIZES}
+    assert {int(row["size"]) for row in DIGITS.finditer(text)} == {*SIZES}
     assert len(re.findall(r"^# Avg bus bandwidth\s*:\s*[\d.e-]+", text, re.MULTILINE)) == 1
     assert text.count("# Out of bounds values : 0 OK") == 1
     assert f"# Collective test starting: {TESTS[op]}_perf" in text
@@ -109,17 +109,17 @@ def test_json_has_the_numbers_of_the_table(measured, op):
 
 
 def test_tables_are_chosen_and_each_is_complete(measured):
-    whole = measured("report", "--format", "nccl-tests").stdout
-    assert whole.count("# Avg bus bandwidth") == whole.count("# Collective test starting") == len(OPERATIONS)
-    assert whole.count("#wrong") == 2 * len(OPERATIONS)
+    all_tables = measured("report", "--format", "nccl-tests").stdout
+    assert all_tables.count("# Avg bus bandwidth") == all_tables.count("# Collective test starting") == len(OPERATIONS)
+    assert all_tables.count("#wrong") == 2 * len(OPERATIONS)
     several = measured("report", "--format", "nccl-tests-json")
-    assert several.returncode == 2 and "there are 9" in several.stderr and "--operation" in several.stderr
+    assert several.returncode == 2 and "this run has 9" in several.stderr and "--operation" in several.stderr
     nothing = measured("report", "--format", "nccl-tests", "--operation", "all_gather", "--ranks", "4")
     assert nothing.returncode == 2 and "it has op: " in nothing.stderr
     assert measured("report", "--operation", "all_gather").returncode == 2
 
 
-def test_what_was_written_here_is_not_imported_as_nccl(measured):
+def test_files_that_collbench_wrote_are_not_imported_as_nccl(measured):
     for form in ("nccl-tests", "nccl-tests-json", "rccl-tests-json"):
         file = measured.config(report(measured, "all_gather", form), f"{form}.json")
         done = measured("import", "nccl-tests", file)

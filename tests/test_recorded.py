@@ -1,4 +1,4 @@
-"""Time in the calls of a recorded job is divided into moving and waiting only where all that is needed was recorded."""
+"""Time in the calls of a recorded job is divided into moving and waiting only if everything needed was recorded."""
 
 import json
 import time
@@ -36,54 +36,54 @@ def job(*calls_of_ranks, world=None, backend="nccl", numbers=None, offsets=None)
 
 
 def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_it():
-    found = job([call(5.0)], [call(4.0)], [call(1.0)])
-    assert (found.total.in_calls_s, found.total.moved_s) == pytest.approx((0.010 / 3, 0.001))
-    assert found.total.waited_s == pytest.approx(0.007 / 3) and found.total.unsplit_s == 0
-    assert found.total.waited_for == pytest.approx({2: 0.007 / 3}) and found.late is None
-    assert findings.recorded_sentence(found).endswith("waiting (Kineto, 3 of 3 ranks, steps not marked)")
+    result = job([call(5.0)], [call(4.0)], [call(1.0)])
+    assert (result.total.in_calls_s, result.total.moved_s) == pytest.approx((0.010 / 3, 0.001))
+    assert result.total.waited_s == pytest.approx(0.007 / 3) and result.total.unsplit_s == 0
+    assert result.total.waited_for == pytest.approx({2: 0.007 / 3}) and result.late is None
+    assert findings.recorded_sentence(result).endswith("waiting (Kineto, 3 of 3 ranks, steps not marked)")
     again = job(*([call(ms, step=step) for step in range(5)] for ms in (5.0, 4.0, 1.0)))
     assert again.late == (2, 1.0) and "for rank 2" in findings.recorded_sentence(again)
     few = job(*([call(ms, step=step) for step in range(3)] for ms in (5.0, 4.0, 1.0)))
     assert few.late is None and "waiting; 3 steps are too few to name a late rank (" in findings.recorded_sentence(few)
-    table = written(findings.recorded_parts(found))
+    table = written(findings.recorded_parts(result))
     assert "moving" in table and "exposed" not in table
 
 
-def test_of_calls_that_overlap_the_end_moved_and_the_beginning_waited():
-    """Two buckets begin together, and rank 2 comes 100 ms late: each moves for 10 ms, one after the other."""
+def test_calls_that_overlap_wait_at_first_and_move_data_at_the_end():
+    """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
     early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
     late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
-    found = job(early, early, late)
-    assert found.total.moved_s == pytest.approx(0.020) and found.total.waited_s == pytest.approx(0.200 / 3)
+    result = job(early, early, late)
+    assert result.total.moved_s == pytest.approx(0.020) and result.total.waited_s == pytest.approx(0.200 / 3)
 
 
-def test_a_rank_that_ends_late_is_told_and_no_other_rank_is_blamed_for_it():
-    """All begin together, and rank 1 ends each call 5 ms after the others: by durations, they would wait for others."""
+def test_a_rank_that_ends_late_is_reported_and_no_other_rank_is_blamed():
+    """All begin together, and rank 1 ends each call 5 ms late: by durations alone, rank 1 would seem to wait."""
     soon = [call(10.0, ran_ms=50.0 * n, step=n) for n in range(10)]
     late = [call(15.0, ran_ms=50.0 * n + 0.01, step=n) for n in range(10)]
-    found = job(soon, late, soon, offsets=(0.0, 0.0, 0.0))
-    assert found.ends_late == (1, pytest.approx(0.00501)) and found.late is None
-    assert found.total.waited_s == pytest.approx(0.00001 * 2 / 3)
-    assert "Rank 1 ends its calls later than the others: 5.01 ms" in written(findings.recorded_parts(found))
-    assert findings.recorded_json(found)["ends_late"][0] == 1
+    result = job(soon, late, soon, offsets=(0.0, 0.0, 0.0))
+    assert result.ends_late == (1, pytest.approx(0.00501)) and result.late is None
+    assert result.total.waited_s == pytest.approx(0.00001 * 2 / 3)
+    assert "Rank 1 ends its calls later than the others: 5.01 ms" in written(findings.recorded_parts(result))
+    assert findings.recorded_json(result)["ends_late"][0] == 1
     unknown = job(soon, late, soon)
     assert unknown.ends_late is None and unknown.total.waited_s == pytest.approx(0.005 / 3)
 
 
 def test_clocks_that_contradict_the_calls_are_not_used():
-    """Rank 1's clock is 20 ms ahead: by it, rank 0 ends a call of 10 ms before rank 1 begins it."""
+    """Rank 1's clock is 20 ms ahead: by this clock, rank 0 ends a call of 10 ms before rank 1 begins the call."""
     calls = [call(10.0, ran_ms=50.0 * n, step=n) for n in range(10)]
-    found = job(calls, calls, calls, offsets=(0.0, 0.020, 0.0))
-    assert found.total.waited_s == pytest.approx(0) and found.ends_late is None and found.late is None
+    result = job(calls, calls, calls, offsets=(0.0, 0.020, 0.0))
+    assert result.total.waited_s == pytest.approx(0) and result.ends_late is None and result.late is None
 
 
 def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
-    """Rank 1 did not record the first call: joined by place, it would seem to be late."""
+    """Rank 1 did not record the first call: if calls were joined by place, rank 1 would seem late."""
     first, second = call(9.0, sequence=7), call(1.0, sequence=8)
-    found = job([first, second], [second], [first, second])
-    assert found.total.waited_s == 0 and found.total.moved_s == pytest.approx(0.003 / 3)
-    assert found.total.unsplit_s == pytest.approx(0.018 / 3)
-    assert any("not every rank" in text for text in sentences(found.withheld))
+    result = job([first, second], [second], [first, second])
+    assert result.total.waited_s == 0 and result.total.moved_s == pytest.approx(0.003 / 3)
+    assert result.total.unsplit_s == pytest.approx(0.018 / 3)
+    assert any("not every rank" in text for text in sentences(result.withheld))
 
 
 @pytest.mark.parametrize(
@@ -96,62 +96,62 @@ def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
         ([[call(5.0, operation="broadcast")]] * 3, "waiting in broadcast"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_divided_is_withheld_with_the_reason(ranks, reason):
-    found = job(*ranks, world=3)
-    assert found.total.moved_s == found.total.waited_s == 0 and found.late is None
-    assert found.total.unsplit_s == pytest.approx(found.total.in_calls_s)
-    assert any(reason in text for text in sentences(found.withheld)), found.withheld
-    assert "waiting  " not in written(findings.recorded_parts(found))
+def test_times_that_cannot_be_divided_are_withheld_with_the_reason(ranks, reason):
+    result = job(*ranks, world=3)
+    assert result.total.moved_s == result.total.waited_s == 0 and result.late is None
+    assert result.total.unsplit_s == pytest.approx(result.total.in_calls_s)
+    assert any(reason in text for text in sentences(result.withheld)), result.withheld
+    assert "waiting  " not in written(findings.recorded_parts(result))
 
 
 def test_a_send_is_divided_on_nccl_alone():
-    """gloo's sender is done once its data is in the socket; NCCL's waits for the receiver."""
+    """gloo's sender is done once its data is in the socket; NCCL's sender waits for the receiver."""
     sends = [call(5.0, operation="send", group=(0, 1), peer=1)]
     receives = [call(2.0, operation="recv", group=(0, 1), peer=0)]
     assert job(sends, receives).total.waited_for == pytest.approx({1: 0.003 / 2})
     assert job(sends, receives, backend="gloo").total.waited_s == 0
 
 
-def test_groups_are_told_apart():
+def test_groups_are_distinguished():
     pair, other = (0, 1), (2, 3)
     slow = [[call(1.0, group=pair)], [call(1.0, group=pair)], [call(9.0, group=other)], [call(2.0, group=other)]]
-    found = job(*slow)
-    assert dict(found.groups)["ranks 2, 3"].waited_for == pytest.approx({3: 0.007 / 4})
-    assert found.kinds[0].groups == 2 and dict(found.groups)["ranks 0, 1"].waited_s == 0
+    result = job(*slow)
+    assert dict(result.groups)["ranks 2, 3"].waited_for == pytest.approx({3: 0.007 / 4})
+    assert result.kinds[0].groups == 2 and dict(result.groups)["ranks 0, 1"].waited_s == 0
 
 
-def test_time_of_calls_that_overlap_is_counted_once_where_a_timeline_tells_when_they_ran():
+def test_time_of_calls_that_overlap_is_counted_once_if_there_is_a_timeline():
     overlapping = [call(4.0, 0.0, group=(0,)), call(4.0, 2.0, group=(0,))]
     assert job(overlapping).total.in_calls_s == pytest.approx(0.006)
     enqueued = [call(4.0, start_s=0.0, group=(0,)), call(4.0, start_s=0.002, group=(0,))]
-    found = job(enqueued)
-    assert found.total.in_calls_s == pytest.approx(0.008)
-    assert any("overlapped" in text for text in sentences(found.withheld))
+    result = job(enqueued)
+    assert result.total.in_calls_s == pytest.approx(0.008)
+    assert any("overlapped" in text for text in sentences(result.withheld))
 
 
-def test_exposed_time_is_told_where_computing_was_recorded_everywhere():
+def test_exposed_time_is_given_if_computing_was_recorded_on_all_ranks():
     computed = [call(4.0, 0.0, exposed_s=0.001)]
     assert job(computed, [call(4.0, 0.0, exposed_s=0.003)], computed).total.exposed_s == pytest.approx(0.005 / 3)
     assert job(computed, [call(4.0, 0.0)], computed).total.exposed_s is None
 
 
-def test_a_step_is_the_mean_of_the_recorded_ones():
+def test_a_step_is_the_mean_of_the_recorded_steps():
     calls = [call(3.0, 10.0 * step, step=step) for step in (4, 5, 6)]
-    found = job(calls, calls, [*calls, call(100.0, 90.0)])
-    assert found.steps == 3 and found.total.in_calls_s == pytest.approx(0.003) and found.total.calls == 1
-    assert any("outside the recorded steps" in text for text in sentences(found.withheld))
+    result = job(calls, calls, [*calls, call(100.0, 90.0)])
+    assert result.steps == 3 and result.total.in_calls_s == pytest.approx(0.003) and result.total.calls == 1
+    assert any("outside the recorded steps" in text for text in sentences(result.withheld))
 
 
-def test_without_durations_only_the_calls_are_told():
+def test_without_durations_only_the_calls_are_reported():
     untimed = [RecordedCall("all_reduce", "float32", 10, 10, group_size=2)]
-    found = job(untimed, untimed)
-    assert found.total is None and found.kinds[0].time.calls == 1 and found.withheld
-    assert "not recorded" in findings.recorded_sentence(found)
+    result = job(untimed, untimed)
+    assert result.total is None and result.kinds[0].time.calls == 1 and result.withheld
+    assert "not recorded" in findings.recorded_sentence(result)
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
-    """Linear: ten times as many calls may take fifty times as long, which a quadratic search would exceed."""
+def test_a_hundred_thousand_calls_do_not_take_minutes():
+    """The search is linear: ten times the calls may take fifty times as long, and a quadratic search takes longer."""
 
     def seconds(count):
         ranks = [[call(1.0, 2.0 * number, sequence=number) for number in range(count)] for _ in GROUP]
@@ -163,117 +163,117 @@ def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
 
 
 def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_together():
-    """A rank that is late in one of two steps, by all of its ten calls: each call for itself would name it."""
+    """A rank is late in all ten calls of a step together: if each call counted alone, the rank would be named."""
     calls = [[call(5.0)] * 20, [call(5.0)] * 20, [call(1.0)] * 20]
-    found = job(*calls)
-    assert found.late is None and found.ends_late is None
+    result = job(*calls)
+    assert result.late is None and result.ends_late is None
     assert any(
-        text.startswith("which rank came late: that takes several steps, and marks between them")
-        for text in sentences(found.withheld)
+        text.startswith("which rank was late: this needs several steps, and marks between them")
+        for text in sentences(result.withheld)
     )
-    marked = [[replace(each, step=number // 10) for number, each in enumerate(of_rank)] for of_rank in calls]
+    marked = [[replace(each, step=number // 10) for number, each in enumerate(rank_calls)] for rank_calls in calls]
     assert job(*marked).late is None and not any(
-        "which rank came late" in text for text in sentences(job(*marked).withheld)
+        "which rank was late" in text for text in sentences(job(*marked).withheld)
     )
 
 
-# ── who is named ─────────────────────────────────────────────────────────────────────────────────
-def alike(rng, ranks, calls):
-    """Seconds waited for each rank in each call, if lateness is exponential and all wait for the last."""
+# ── naming a late rank ───────────────────────────────────────────────────────────────────────────
+def waits_of_equal_ranks(rng, ranks, calls):
+    """Return seconds waited for each rank, per call, if lateness is exponential and all wait for the last rank."""
     late = rng.exponential(size=(calls, ranks))
     return [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
 
 
 @pytest.mark.parametrize(("ranks", "calls"), [(8, 9), (8, 30), (16, 30), (64, 100)])
-def test_of_ranks_that_are_alike_hardly_ever_one_is_named(ranks, calls):
-    """By a share of 2/n alone, 56 of 60 and 60 of 60 such jobs had a culprit."""
+def test_among_equal_ranks_a_rank_is_hardly_ever_named(ranks, calls):
+    """With a limit of a share of 2/n alone, 56 of 60 and 60 of 60 such jobs had a culprit."""
     rng = np.random.default_rng(ranks)
-    found = sum(named(alike(rng, ranks, calls), range(ranks)) is not None for _ in range(60))
-    assert found <= 7  # 5 % are 3; 8 or more would be one set of tries in a hundred
+    culprits = sum(named(waits_of_equal_ranks(rng, ranks, calls), range(ranks)) is not None for _ in range(60))
+    assert culprits <= 7  # 5 % of the jobs are 3; 8 or more happen in one of a hundred sets of jobs
 
 
 def test_a_rank_that_is_late_in_half_of_the_steps_is_named():
-    rng, found = np.random.default_rng(1), 0
+    rng, hits = np.random.default_rng(1), 0
     for _ in range(30):
         late = 1 + 0.03 * rng.normal(size=(30, 8))
         late[rng.random(30) < 0.5, 3] += 0.1
         units = [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
-        found += named(units, range(8)) == 3
-    assert found >= 27
+        hits += named(units, range(8)) == 3
+    assert hits >= 27
 
 
-def test_one_step_names_nobody():
+def test_one_step_names_no_rank():
     assert named([{3: 1.0}], range(8)) is None
     assert named([], range(8)) is None
     assert named([{3: 1.0}] * 3, range(8)) == 3
 
 
-def test_a_program_can_read_what_look_says(warm):
+def test_a_program_can_read_the_output_of_look(warm):
     recording = ROOT / "docs" / "example" / "replay" / "recording.calls.jsonl"
     done = warm("replay", str(recording), "--look", "--format", "json")
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["late"] == [3, pytest.approx(0.99, abs=0.01)]
-    total = told["total"]
+    output = json.loads(done.stdout)
+    assert done.returncode == 0 and output["late"] == [3, pytest.approx(0.99, abs=0.01)]
+    total = output["total"]
     assert total["in_calls_s"] == pytest.approx(total["moved_s"] + total["waited_s"] + total["unsplit_s"])
-    assert sum(kind["time"]["in_calls_s"] for kind in told["kinds"]) == pytest.approx(total["in_calls_s"])
+    assert sum(kind["time"]["in_calls_s"] for kind in output["kinds"]) == pytest.approx(total["in_calls_s"])
     refused = warm("replay", "x.json", "--format", "json")
     assert refused.returncode == 2 and "--format goes with --look" in refused.stderr
 
 
 def test_without_ranks_the_file_is_named():
-    """The order of files is no number of ranks."""
+    """The order of files does not give the numbers of ranks."""
     ranks = [
         RankRecording(f"host{n}.json", None, tuple(call(ms, step=step) for step in range(5)))
         for n, ms in enumerate((5.0, 4.0, 1.0))
     ]
-    found = recorded_job(CallList("Kineto", "nccl", 3, tuple(ranks)))
-    assert "for the rank of host2.json" in findings.recorded_sentence(found)
-    assert "what the rank of host2.json does" in written(findings.recorded_parts(found))
+    result = recorded_job(CallList("Kineto", "nccl", 3, tuple(ranks)))
+    assert "for the rank of host2.json" in findings.recorded_sentence(result)
+    assert "the work of the rank of host2.json" in written(findings.recorded_parts(result))
 
 
 def test_sizes_and_bus_bandwidths_of_calls():
-    """Of the time in which data moved; of an operation that nobody knows, none."""
-    found = job(*([call(ms), call(1.0, operation="other")] for ms in (5.0, 4.0, 1.0)))
-    row, other = found.kinds
+    """Bandwidths are for the time in which data moved; an unknown operation has no bandwidth."""
+    result = job(*([call(ms), call(1.0, operation="other")] for ms in (5.0, 4.0, 1.0)))
+    row, other = result.kinds
     assert row.size_bytes == 400 and row.busbw == pytest.approx(400 * 2 * (2 / 3) / 1e-3)
     assert other.size_bytes is None and other.busbw is None
-    assert "GB/s" in written(findings.recorded_parts(found))
+    assert "GB/s" in written(findings.recorded_parts(result))
     alone = job([call(2.0)], world=3)
     assert alone.kinds[0].busbw == pytest.approx(400 * 2 * (2 / 3) / 2e-3)
 
 
 def test_one_marked_step_is_a_step():
-    found = job([call(2.0, step=7)], world=3)
-    assert findings.recorded_sentence(found).endswith("(Kineto, 1 of 3 ranks, 1 step)")
-    assert "2.00 ms a step" in findings.recorded_sentence(found)
+    result = job([call(2.0, step=7)], world=3)
+    assert findings.recorded_sentence(result).endswith("(Kineto, 1 of 3 ranks, 1 step)")
+    assert "2.00 ms per step" in findings.recorded_sentence(result)
 
 
-def test_what_is_not_known_is_null_and_no_zero():
+def test_unknown_times_are_null_and_not_zero():
     part = job([call(2.0), replace(call(1.0, operation="broadcast"), duration_s=None)], world=3)
     times = {kind["operation"]: kind["time"] for kind in findings.recorded_json(part)["kinds"]}
     assert times["broadcast"]["in_calls_s"] is None and times["all_reduce"]["in_calls_s"] == pytest.approx(0.002)
     assert "0.00 ns" not in written(findings.recorded_parts(part))
 
 
-def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_told_apart():
-    """torch numbers sends and receives by group: a rank that talks to two others has other numbers."""
+def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_distinguished():
+    """torch numbers sends and receives by group: a rank with two peers has other numbers than a rank with one."""
     send = [call(1.0, operation="send", peer=1, sequence=number, communicator="p") for number in (1, 2)]
     recv = [call(3.0, operation="recv", peer=0, sequence=number, communicator="p") for number in (5, 9)]
-    found = job(send, recv, world=3)
-    assert found.total.waited_s == pytest.approx(0.002) and not found.total.unsplit_s
+    result = job(send, recv, world=3)
+    assert result.total.waited_s == pytest.approx(0.002) and not result.total.unsplit_s
     slow, fast = (call(5.0, sequence=1, communicator="a"), call(1.0, sequence=1, communicator="b"))
     other = job(*([slow, fast] if rank else [fast, slow] for rank in range(3)))
     assert other.total.waited_s == 0
 
 
-def test_the_rate_of_calls_that_overlap_is_that_of_each():
+def test_the_rate_of_calls_that_overlap_is_per_call():
     overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
     (row,) = overlapped.kinds
     assert row.busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)
 
 
-def test_what_was_timed_for_no_call_stays_unknown_in_a_sum():
-    """In the row of further kinds, and for the kinds that a replay makes: not 0."""
+def test_kinds_without_timed_calls_stay_unknown_in_a_sum():
+    """The time is unknown, not 0, in the row of further kinds, and for the kinds that a replay makes."""
     untimed = RecordedTime(2.0, None, 0.0, 0.0, 0.0, untimed=2.0)
     timed = RecordedTime(1.0, 0.25, 0.25, 0.0, 0.0)
     assert together([untimed, untimed]).in_calls_s is None and together([untimed]).untimed == 2.0

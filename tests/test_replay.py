@@ -1,4 +1,4 @@
-"""A recorded job is made again: measured, verified, reported, resumed and compared like any other case."""
+"""A recorded job is replayed: measured, verified, reported, resumed and compared like any other case."""
 
 import json
 import re
@@ -44,9 +44,9 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     timed = run.samples[0].timed
     assert timed.inner_ns[DURATION_NS].shape == (8, 2, 5) and (timed.inner_ns[DURATION_NS] > 0).all()
     assert (timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS] <= timed.duration_ns[:, :, None]).all()
-    told = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
-    sentence = re.search(told, done.stdout)
-    # 0.4 ms, 1 to 4 ms (two that overlap), 1 ms, 0.1 ms
+    pattern = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
+    sentence = re.search(pattern, done.stdout)
+    # 0.4 ms, 1 to 4 ms (two calls that overlap), 1 ms, 0.1 ms
     assert sentence and sentence[1] == "4.50 ms"
     report = (run.path / "report.md").read_text()
     assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
@@ -54,7 +54,7 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     assert replay_of(run.plan.settings, case)
 
 
-def test_pauses_are_made_where_they_are_asked_for(warm):
+def test_requested_pauses_are_made(warm):
     assert (
         warm(
             "replay", saved(warm.folder), "--world-size", "2", "--set", "replay.gaps=recorded", "--no-plots", *QUICK
@@ -62,12 +62,12 @@ def test_pauses_are_made_where_they_are_asked_for(warm):
         == 0
     )
     timed = warm.only_run().samples[0].timed
-    # 0.6 + 1 + 2.8 + 1 ms, whatever the calls take
+    # pauses of 0.6 + 1 + 2.8 + 1 ms, without the calls
     assert np.min(timed.duration_ns) > 5_000_000
 
 
 def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
-    """Ranks 0 and 1 send to 2 and 3, which reduce one more time; results of each are checked on each rank."""
+    """Ranks 0 and 1 send to ranks 2 and 3, which make one more reduction; each rank checks its results."""
 
     def reduce(group, elements=3000):
         return RecordedCall("all_reduce", "float32", elements, elements, group=group, group_size=2, duration_s=0.001)
@@ -109,7 +109,7 @@ def test_an_interrupted_replay_is_resumed_without_the_recording(warm):
     assert len(warm.only_run().samples) == 2
 
 
-def test_a_configuration_can_replay_beside_other_operations(warm):
+def test_a_configuration_can_replay_in_addition_to_other_operations(warm):
     text = "backends: [gloo]\nworld_sizes: [2]\nlaunches: 1\noperations: [all_reduce]\nsizes: [4KiB]\n"
     text += (
         f"replay: {{recording: [{saved(warm.folder)}]}}\nsampling: {{warmup: 1, warmup_seconds: 0, iterations: 8}}\n"
@@ -119,7 +119,7 @@ def test_a_configuration_can_replay_beside_other_operations(warm):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["replay", "none.json"], "no such file"),
         (["run", "x.yaml"], "needs the files of a recorded job"),
@@ -127,11 +127,11 @@ def test_a_configuration_can_replay_beside_other_operations(warm):
         (["replay", "job.calls.jsonl", "--save", "x.yaml"], "goes with --look"),
     ],
 )
-def test_mistakes_are_one_line(warm, arguments, said):
+def test_mistakes_are_one_line(warm, arguments, message):
     saved(warm.folder)
     warm.config("backends: [gloo]\nworld_sizes: [2]\noperations: [replay]\n", "x.yaml")
     done = warm(*arguments)
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
@@ -151,7 +151,7 @@ def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
     )
 
 
-def test_a_clock_that_stands_still_during_spans():
+def test_a_clock_that_stops_during_spans():
     starts, stops = np.array([5.0, 0.0, 1.0]), np.array([6.0, 2.0, 3.0])
     assert free_until(starts, stops, np.array([-1.0, 0.5, 3.0, 4.5, 5.5, 7.0])).tolist() == [-1, 0, 0, 1.5, 2, 3]
     assert free_until(starts[:0], stops[:0], np.array([2.0])).tolist() == [2]
@@ -159,7 +159,7 @@ def test_a_clock_that_stands_still_during_spans():
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is slow
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
-def test_the_parts_of_calls_add_up_to_the_time_under_way(spans):
+def test_the_parts_of_calls_add_up_to_the_time_in_calls(spans):
     starts, stops = [start for start, _ in spans], [start + took for start, took in spans]
     parts = attributed(starts, stops)
     assert (parts >= 0).all() and parts.sum() == len(
@@ -171,19 +171,19 @@ def test_the_parts_of_calls_add_up_to_the_time_under_way(spans):
 @pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_our_own_gloo_training_recorded_in_three_formats(warm):
-    """The same step, recorded by the profiler, as an execution trace and by the flight recorder."""
+    """The profiler, the execution trace and the flight recorder give the same calls of one step."""
     command = [sys.executable, str(ROOT / "tools" / "recorded_job.py"), ".", "--ranks", "2", "--model", "nano"]
     done = subprocess.run(command, cwd=warm.folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {}
+    recordings = {}
     for kind in ("kineto", "et", "fr"):
         files = [f"{kind}_rank{rank}.json" for rank in (0, 1)]
         saved_as = f"{kind}.calls.jsonl"
         shown = warm("replay", *files, "--look", "--no-plots", "--save", saved_as)
         assert shown.returncode == 0, shown.stderr
-        found[kind] = call_file.read(warm.folder / saved_as)
-    told = {
+        recordings[kind] = call_file.read(warm.folder / saved_as)
+    lists = {
         kind: [(call.operation, call.elements_in) for call in recorded.ranks[0].calls]
-        for kind, recorded in found.items()
+        for kind, recorded in recordings.items()
     }
-    assert told["kineto"] and all(json.dumps(one) == json.dumps(told["kineto"]) for one in told.values()), told
+    assert lists["kineto"] and all(json.dumps(calls) == json.dumps(lists["kineto"]) for calls in lists.values()), lists

@@ -1,4 +1,4 @@
-"""What is made of a recording: the same calls, scaled by stated rules to fewer ranks, and every change is said."""
+"""A replay has the calls of a recording, scaled by stated rules to fewer ranks, and reports every change."""
 
 from dataclasses import replace
 
@@ -35,16 +35,16 @@ def ran(ran_s, duration_s, **more):
 
 def test_the_same_ranks_make_the_same_calls():
     gather = RecordedCall("all_gather", "bfloat16", 50, 100, group=(0, 1), group_size=2, asynchronous=True)
-    found = made(REDUCE, gather, REDUCE)
-    reduce_case, gather_case = found.cases
-    assert [[call.case for call in made.calls] for made in found.lists] == [[0, 1, 0]]
+    result = made(REDUCE, gather, REDUCE)
+    reduce_case, gather_case = result.cases
+    assert [[call.case for call in made.calls] for made in result.lists] == [[0, 1, 0]]
     assert (reduce_case.op, reduce_case.size_bytes, reduce_case.depth, reduce_case.groups) == (
         "all_reduce", 400, 2, WORLD,
     )  # fmt: skip
     assert (gather_case.op, gather_case.size_bytes, gather_case.dtype, gather_case.call) == (
         "all_gather", 200, "bfloat16", "async",
     )  # fmt: skip
-    assert found.changes == ()
+    assert result.changes == ()
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_the_same_ranks_make_the_same_calls():
         ((0, 1, 2, 3), 8, 6, "world"),
     ],
 )
-def test_groups_keep_their_size_and_distance_where_they_can(group, world, here, groups):
+def test_groups_keep_their_size_and_distance_if_possible(group, world, here, groups):
     call = replace(REDUCE, group=group, group_size=len(group))
-    found = made(call, world=world, here=here)
-    assert str(found.cases[0].groups) == groups
-    assert bool(found.changes) == (world != here)
+    result = made(call, world=world, here=here)
+    assert str(result.cases[0].groups) == groups
+    assert bool(result.changes) == (world != here)
 
 
-def test_what_all_ranks_hold_together_stays():
-    """A parameter that is gathered, a gradient that is reduced and scattered: 800 elements, on 8 ranks and on 4."""
+def test_the_total_of_all_ranks_stays():
+    """A gathered parameter and a reduced and scattered gradient have 800 elements, on 8 ranks and on 4."""
     calls = [
         RecordedCall("all_gather", "float32", 100, 800, group_size=8),
         RecordedCall("reduce_scatter", "float32", 800, 100, group_size=8),
@@ -75,13 +75,13 @@ def test_what_all_ranks_hold_together_stays():
         RecordedCall("gather", "float32", 100, 0, group_size=8),
         RecordedCall("broadcast", "float32", 800, 800, group_size=8, root=5),
     ]
-    found = made(*calls, world=8, here=4)
-    assert [case.size_bytes for case in found.cases] == [3200] * 5
-    assert found.cases[-1].root == 1
-    assert notice(ChangeNotice.OTHER_WORLD, recorded=8, ranks=4) in found.changes
+    result = made(*calls, world=8, here=4)
+    assert [case.size_bytes for case in result.cases] == [3200] * 5
+    assert result.cases[-1].root == 1
+    assert notice(ChangeNotice.OTHER_WORLD, recorded=8, ranks=4) in result.changes
 
 
-def test_parts_of_an_all_to_all_are_those_of_all_ranks_or_folded():
+def test_parts_of_an_all_to_all_come_from_all_ranks_or_are_folded():
     sent = [(10, 30), (20, 20)]
     calls = [RecordedCall("all_to_all_uneven", "int64", 40, 0, splits_in=row, group_size=2) for row in sent]
     (case,) = made(calls[0], others=[(calls[1],)]).cases
@@ -96,15 +96,15 @@ def test_parts_of_an_all_to_all_are_those_of_all_ranks_or_folded():
 
 
 def test_sends_become_exchanges_and_receives_are_their_other_half():
-    """Where whom they go to is not known, or there are other numbers of ranks."""
+    """This happens if the peer is unknown, or the number of ranks differs."""
     send, receive = RecordedCall("send", "float32", 10, 10), RecordedCall("recv", "float32", 10, 10)
-    found = made(send, receive)
-    assert [case.op for case in found.cases] == ["sendrecv_ring"] and len(found.of(1).calls) == 1
-    assert "rank 0" in found.stand_in
+    result = made(send, receive)
+    assert [case.op for case in result.cases] == ["sendrecv_ring"] and len(result.of(1).calls) == 1
+    assert "rank 0" in result.stand_in
     assert len(made(receive, receive).of(0).calls) == 2
 
 
-# Two stages of two ranks each: stages reduce among themselves, and the first sends to the second and back.
+# Two stages of two ranks each: ranks of a stage reduce together; the first stage sends to the second and back.
 def stages(batched=False):
     def reduce(group):
         return replace(REDUCE, group=group, group_size=2)
@@ -128,24 +128,22 @@ def stages(batched=False):
 
 def test_a_send_and_a_receive_made_together_are_one_exchange():
     first, *others = stages(batched=True)
-    found = made(*first, world=4, here=4, others=others)
-    assert [found.cases[call.case].op for call in found.of(3).calls] == ["sendrecv_pair", "all_reduce"]
+    result = made(*first, world=4, here=4, others=others)
+    assert [result.cases[call.case].op for call in result.of(3).calls] == ["sendrecv_pair", "all_reduce"]
 
 
-def test_where_a_rank_was_not_recorded_all_make_the_calls_of_the_first_one():
+def test_if_a_rank_was_not_recorded_all_ranks_make_the_calls_of_the_first():
     lists = stages()
     ranks = [RankRecording(f"rank{number}", number, tuple(lists[number])) for number in (0, 2)]
-    found = replays.replay(CallList("Kineto", "nccl", 4, tuple(ranks)), "gloo", 4)
-    assert [made.recorded for made in found.lists] == [0]
-    assert (
-        "every rank makes the calls of rank 0" in found.stand_in and "2 of 4 ranks were not recorded" in found.stand_in
-    )
+    job = replays.replay(CallList("Kineto", "nccl", 4, tuple(ranks)), "gloo", 4)
+    assert [made.recorded for made in job.lists] == [0]
+    assert "every rank makes the calls of rank 0" in job.stand_in and "2 of 4 ranks were not recorded" in job.stand_in
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
-        (replace(REDUCE, operation="mystery"), "mystery left out: it is not known here"),
+        (replace(REDUCE, operation="mystery"), "mystery left out: CollBench does not know it"),
         (replace(REDUCE, elements_in=None, elements_out=None), "its size was not recorded"),
         (replace(REDUCE, elements_in=0, elements_out=0), "it moved nothing"),
         (replace(REDUCE, dtype=None), "unknown dtype, taken as float32"),
@@ -154,14 +152,14 @@ def test_where_a_rank_was_not_recorded_all_make_the_calls_of_the_first_one():
         (RecordedCall("all_gather", "float32", 50, 101, group_size=2), "rounded down to whole shares"),
     ],
 )
-def test_what_is_not_as_recorded_is_said(call, said):
-    assert said in " ".join(sentences(made(REDUCE, call).changes))
+def test_changes_of_recorded_calls_are_reported(call, message):
+    assert message in " ".join(sentences(made(REDUCE, call).changes))
 
 
 def test_a_recording_without_anything_to_make_is_refused():
-    with pytest.raises(ForeignError, match="nothing can be made again") as found:
+    with pytest.raises(ForeignError, match="no call can be replayed") as caught:
         made(replace(REDUCE, operation="mystery"))
-    assert found.value.reasons == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
+    assert caught.value.reasons == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
 
 
 def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():
@@ -172,60 +170,60 @@ def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():
 
 
 def test_serial_calls_that_were_enqueued_together_stay_serial_with_their_pauses():
-    """Enqueued within 0.1 ms, run 10 ms apart: times of enqueueing would make them asynchronous, with no pauses."""
+    """Calls run 10 ms apart, but by times of enqueueing, within 0.1 ms, they would be asynchronous without pauses."""
     calls = [ran(0.010 * number, 0.001, start_s=1e-5 * number) for number in range(6)]
-    found = made(*calls, gaps=True)
-    assert {found.cases[call.case].call for call in found.of(0).calls} == {"sync"}
-    assert [call.pause_s for call in found.of(0).calls] == pytest.approx([0.0] + [0.009] * 5)
+    result = made(*calls, gaps=True)
+    assert {result.cases[call.case].call for call in result.of(0).calls} == {"sync"}
+    assert [call.pause_s for call in result.of(0).calls] == pytest.approx([0.0] + [0.009] * 5)
 
 
-def test_pauses_are_refused_where_only_enqueueing_was_recorded():
+def test_pauses_are_refused_if_only_enqueueing_was_recorded():
     enqueued = [replace(REDUCE, start_s=0.01 * number, duration_s=0.001) for number in range(3)]
     with pytest.raises(ForeignError, match="only a timeline"):
         made(*enqueued, gaps=True)
     assert not any(call.after or call.pause_s for call in made(*enqueued).of(0).calls)
 
 
-def test_only_what_was_seen_to_be_asynchronous_is():
+def test_only_calls_recorded_as_asynchronous_are_asynchronous():
     calls = [ran(0.0, 0.010, start_s=0.0), ran(0.011, 0.010, start_s=0.001), ran(0.030, 0.010, asynchronous=True)]
-    found = made(*calls)
-    assert [found.cases[call.case].call for call in found.of(0).calls] == ["sync", "sync", "async"]
+    result = made(*calls)
+    assert [result.cases[call.case].call for call in result.of(0).calls] == ["sync", "sync", "async"]
 
 
-def test_what_had_ended_before_a_call_ran_is_waited_for():
+def test_calls_that_ended_before_a_call_ran_are_waited_for():
     calls = [
         ran(0.001, 0.004, asynchronous=True),
         ran(0.003, 0.005, asynchronous=True),
         ran(0.006, 0.004),
         ran(0.020, 0.001),
     ]
-    found = made(*calls, gaps=True)
-    assert [call.after for call in found.of(0).calls] == [(), (), (0,), (1,)]
-    assert [call.pause_s for call in found.of(0).calls] == pytest.approx([0.0, 0.002, 0.001, 0.010])
+    result = made(*calls, gaps=True)
+    assert [call.after for call in result.of(0).calls] == [(), (), (0,), (1,)]
+    assert [call.pause_s for call in result.of(0).calls] == pytest.approx([0.0, 0.002, 0.001, 0.010])
 
 
-def test_of_equal_steps_the_last_is_made_again():
+def test_the_last_of_equal_steps_is_replayed():
     calls = [replace(REDUCE, step=number // 2) for number in range(6)]
-    found = made(*calls)
-    assert [call.recorded for call in found.of(0).calls] == [4, 5]
-    assert found.changes == (notice(ChangeNotice.LAST_STEP, steps=3),)
+    result = made(*calls)
+    assert [call.recorded for call in result.of(0).calls] == [4, 5]
+    assert result.changes == (notice(ChangeNotice.LAST_STEP, steps=3),)
     odd = made(*calls, replace(REDUCE, elements_in=7, step=2))
     assert len(odd.of(0).calls) == 7 and odd.changes[0].kind is ChangeNotice.STEPS_AS_ONE
 
 
-def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():
+def test_the_key_names_the_calls_and_not_their_recorded_times():
     base = Case("replay", "gloo", 2, "bytes", 0)
-    one = replays.case_of(made(REDUCE), base)
-    assert one.key.startswith("replay/gloo/n2/bytes/") and recording_in(one).calls == 1
-    assert labels.label(one).endswith(f" · 1 calls ({recording_in(one).digest})")
+    case = replays.case_of(made(REDUCE), base)
+    assert case.key.startswith("replay/gloo/n2/bytes/") and recording_in(case).calls == 1
+    assert labels.label(case).endswith(f" · 1 calls ({recording_in(case).digest})")
     slower = replace(REDUCE, start_s=0.0, duration_s=9.0)
-    assert replays.case_of(made(slower), base).key == one.key
-    assert replays.case_of(made(replace(REDUCE, elements_in=101)), base).key != one.key
-    assert ranks_together(one) == 2
+    assert replays.case_of(made(slower), base).key == case.key
+    assert replays.case_of(made(replace(REDUCE, elements_in=101)), base).key != case.key
+    assert ranks_together(case) == 2
 
 
 @pytest.mark.parametrize(("gpus", "backend", "ranks"), [(1, "gloo", 4), (2, "nccl", 2)])
-def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, gpus, backend, ranks):
+def test_a_replay_takes_gpus_only_if_each_of_two_ranks_has_a_gpu(monkeypatch, gpus, backend, ranks):
     machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
     monkeypatch.setattr("bench.machine.host.machine", lambda: machine)
     trace = ROOT / "docs" / "example" / "training.calls.jsonl"
@@ -233,7 +231,7 @@ def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, g
     assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text
 
 
-def test_a_plan_lists_what_a_replay_measures(warm):
+def test_a_plan_lists_the_cases_of_a_replay(warm):
     (warm.folder / "c.yaml").write_text(
         f"replay: {{recording: [{ROOT / 'docs/example/training.calls.jsonl'}]}}\nbackends: [gloo]\nworld_sizes: [2]\n"
     )
@@ -241,7 +239,7 @@ def test_a_plan_lists_what_a_replay_measures(warm):
     assert done.stdout.startswith("replay · gloo · 2 ranks") and "nothing can be measured" not in done.stdout
 
 
-def test_a_report_says_how_a_replay_was_measured_and_how_precisely(cli):
+def test_a_report_states_how_a_replay_was_measured_and_how_precisely(cli):
     done = cli("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
     assert "How measured: isolated · barrier before each call" in done.stdout
     assert "**Trust**: spread of launches (too few for a 95 % interval) within this run ±6 %" in done.stdout

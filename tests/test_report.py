@@ -1,4 +1,4 @@
-"""Reports, pages, tables and pictures hold what was measured, with units, and nothing from elsewhere."""
+"""Reports, pages, tables and pictures show measured values with units, and embed nothing from outside."""
 
 import base64
 import dataclasses
@@ -58,11 +58,11 @@ def run_of(cases=CASES, launches=2, factor=1.0, **more):
 
 
 def test_a_failure_with_brackets_is_printed_as_it_is():
-    """gloo's messages have them: `[/pytorch/third_party/gloo/pair.cc:553] Connection closed`."""
-    said = io.StringIO()
-    with CaseProgress(Console(file=said, width=200), 2, 0) as progress:
+    """gloo's messages contain brackets: `[/pytorch/third_party/gloo/pair.cc:553] Connection closed`."""
+    output = io.StringIO()
+    with CaseProgress(Console(file=output, width=200), 2, 0) as progress:
         progress.ended(CASES[0], "RuntimeError: [/a/gloo/pair.cc:553] closed [red]")
-    assert "[/a/gloo/pair.cc:553] closed [red]" in said.getvalue()
+    assert "[/a/gloo/pair.cc:553] closed [red]" in output.getvalue()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def run():
 
 
 def picture(name, run, analysis) -> str:
-    """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
+    """Return one picture as SVG, in which text stays text; drawing all pictures in both formats takes seconds."""
     file = io.StringIO()
     with rc_context(figures.STYLE):
         (figure,) = next(kind for kind in PICTURES if kind.name == name).drawn_by(run, analysis)
@@ -90,16 +90,16 @@ def built(run, pictures=()):
 def test_the_page_needs_no_other_file(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     blocks = built(run, [("Time against size", "time")])
-    found = page.page(blocks, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
-    assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', found) == []
-    assert "data:image/png;base64," in found and "<table" in found and "<nav>" in found
-    assert "&lt;b&gt;title" in found and "http:" not in found and "https:" not in found
-    assert found.count("<details>") == found.count("</details>") >= 3 and "bus bandwidth" in found
+    html = page.page(blocks, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', html) == []
+    assert "data:image/png;base64," in html and "<table" in html and "<nav>" in html
+    assert "&lt;b&gt;title" in html and "http:" not in html and "https:" not in html
+    assert html.count("<details>") == html.count("</details>") >= 3 and "bus bandwidth" in html
     (tmp_path / "time.svg").write_bytes(b"<svg></svg>")
     assert "data:image/svg+xml" in page.page(blocks, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
 
 
-# What a file from elsewhere may hold in the place of a host, a failure, a reason or a name of a run.
+# A text that a foreign file may hold in place of a host, a failure, a reason or the name of a run.
 HOSTILE = (
     "<img src='http://a.example/1.png'>![x](http://a.example/2.png)[y](http://a.example)<http://b.example> "
     "https://c.example www.d.example | ` \x1b[2J\x1b]0;t\x07\x9b5m\u202e\ud800\r\n\n# Trust: all good\n"
@@ -126,7 +126,7 @@ def hostile_run():
 
 
 def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
-    """Neither a browser nor a viewer of Markdown leaves the file for what a host's name says."""
+    """Neither a browser nor a Markdown viewer loads anything because of the text in a host's name."""
     run = hostile_run()
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     files = document.documents(View(run, analyze(run)), [("Time against size", "time")], tmp_path, tmp_path)
@@ -163,7 +163,7 @@ def test_a_bar_in_a_name_does_not_divide_its_cell():
     assert "a|b c" in fitted(blocks, 80) and "d\\|e" in fitted(blocks, 80)
 
 
-def test_what_programs_read_holds_no_formula_and_no_control_character():
+def test_csv_and_junit_hold_no_formula_and_no_control_character():
     run = hostile_run()
     suite = ElementTree.fromstring(junit.to_junit(View(run, analyze(run))))
     assert any("\\u001b" in (case.get("message") or "") for case in suite.iter())
@@ -172,7 +172,7 @@ def test_what_programs_read_holds_no_formula_and_no_control_character():
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "\x9b5m", "\u202e", "\ud800", "\u2028", "\U000e0041", "\x00\x7f"])
-def test_what_cannot_be_seen_is_written_out_as_json_writes_it(text):
+def test_invisible_characters_are_escaped_as_in_json(text):
     assert visible(text).isprintable() and json.loads(f'"{visible(text)}"') == text
     assert visible("µs → ±5 %\n\té") == "µs → ±5 %\n\té"
 
@@ -193,7 +193,7 @@ TYPES = {
 
 
 def misfits(value, schema, root, path=""):
-    """Where a value contradicts a JSON Schema, as far as ours use it, and names that it does not have."""
+    """List where a value contradicts a JSON Schema (keywords that our schemas use), and names that the schema lacks."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in schema:
@@ -203,18 +203,18 @@ def misfits(value, schema, root, path=""):
         not isinstance(value, TYPES[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean")
     ):
         return [f"{path}: {value!r} is no {schema['type']}"]
-    found = [f"{path}: {value!r} is another constant"] * (value != schema.get("const", value))
+    problems = [f"{path}: {value!r} is another constant"] * (value != schema.get("const", value))
     if isinstance(value, dict) and "properties" in schema:
-        found += [f"{path}: without {name}" for name in schema["required"] if name not in value]
-        found += [f"{path}: {name} is not in the schema" for name in value if name not in schema["properties"]]
+        problems += [f"{path}: without {name}" for name in schema["required"] if name not in value]
+        problems += [f"{path}: {name} is not in the schema" for name in value if name not in schema["properties"]]
         for name in value.keys() & schema["properties"].keys():
-            found += misfits(value[name], schema["properties"][name], root, f"{path}/{name}")
+            problems += misfits(value[name], schema["properties"][name], root, f"{path}/{name}")
     if isinstance(value, list):
         kinds = schema.get("prefixItems") or [schema["items"]] * len(value)
-        found += [f"{path}: {len(value)} items"] * (len(kinds) != len(value))
+        problems += [f"{path}: {len(value)} items"] * (len(kinds) != len(value))
         for place, (item, kind) in enumerate(zip(value, kinds, strict=False)):
-            found += misfits(item, kind, root, f"{path}/{place}")
-    return found
+            problems += misfits(item, kind, root, f"{path}/{place}")
+    return problems
 
 
 def test_the_json_fits_its_schema(run):
@@ -225,7 +225,7 @@ def test_the_json_fits_its_schema(run):
     assert document["run"]["name"] == run.name and len(document["cases"]) == len(CASES) + 1
     assert document["cases"][0]["busbw_bytes_per_s"] == analysis.summaries[0].busbw
     assert document["cases"][-1]["time_s"] is None and document["cases"][-1]["failures"]
-    assert [(one["key"], one["reason"]["kind"]) for one in document["skipped"]] == [
+    assert [(entry["key"], entry["reason"]["kind"]) for entry in document["skipped"]] == [
         (skip.case.key, "no-gpu") for skip in run.plan.skips
     ]
     first = document["cases"][0]
@@ -248,7 +248,7 @@ OF_A_PACKAGE = Case(
 
 
 @pytest.mark.parametrize("case", [Case("all_reduce", "gloo", 2, "float32", 1024), OF_A_PACKAGE])
-def test_a_run_whose_measurements_all_failed_says_so(case):
+def test_a_run_whose_measurements_all_failed_is_reported_as_such(case):
     made = samples(case, 1, [[1, 1]])
     run = invented_run([dataclasses.replace(made, timed=None, failure=Failure("killed", 1, "rank 1 died"))])
     assert document.brief(View(run, analyze(run))).startswith(f"No number: 1 measurement failed; {case.op}")
@@ -261,9 +261,9 @@ def test_a_run_whose_measurements_all_failed_says_so(case):
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     drawn = draw(View(run, analyze(run)), tmp_path)
     names = [kind.name for kind in PICTURES]
-    of_packages = {kind.name for package in PACKAGES for kind in package.pictures}
+    package_pictures = {kind.name for package in PACKAGES for kind in package.pictures}
     assert [name for _, name in drawn] == [
-        name for name in names if name not in {"matrix", "operations", "splits"} and name not in of_packages
+        name for name in names if name not in {"matrix", "operations", "splits"} and name not in package_pictures
     ]
     words = {
         "time": ["message size per rank", "4 KiB", "time of one operation", "2 ranks", "µs"],
@@ -280,7 +280,7 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
             assert word in svg, (name, word)
 
 
-def test_points_say_their_value_and_series_have_names(run, tmp_path):
+def test_points_show_their_value_and_series_have_names(run, tmp_path):
     analysis = analyze(run)
     draw(View(run, analysis), tmp_path)
     svg = (tmp_path / "time.svg").read_text()
@@ -301,8 +301,8 @@ def test_points_say_their_value_and_series_have_names(run, tmp_path):
         '<g onclick="1"></g>', '<use href="http://a.example#a"/>', "</figure><iframe>", "<image/>",
     ],
 )  # fmt: skip
-def test_a_picture_of_others_is_no_part_of_the_page(run, tmp_path, planted):
-    """It may lie in plots/ when a report is written without drawing."""
+def test_a_foreign_picture_is_not_embedded_in_the_page(run, tmp_path, planted):
+    """A foreign picture may lie in plots/ when a report is written without drawing."""
     draw(View(run, analyze(run)), tmp_path)
     path = tmp_path / "time.svg"
     path.write_text(path.read_text().replace("</svg>", f"{planted}</svg>"))
@@ -317,7 +317,7 @@ def test_a_picture_for_a_paper_fits_its_column(run, tmp_path):
     assert (tmp_path / "time.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_what_stands_out_is_in_the_report_and_in_the_pictures():
+def test_findings_are_in_the_report_and_in_the_pictures():
     rng = np.random.default_rng(3)
     sizes = [4096 * 2**k for k in range(8)]
     made = [
@@ -350,7 +350,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
 
 
 def times(rng, size):
-    """20 µs and 1 GB/s."""
+    """Return times of calls that take 20 µs plus their size at 1 GB/s."""
     return np.repeat((2e4 + size) * rng.lognormal(0, 0.05, (40, 1)), 4, axis=1)
 
 
@@ -379,12 +379,12 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "words"), [(5, "SLOWER: 5 times as long"), (0.02, "FASTER: 50 times as fast")])
-def test_a_large_change_is_told_in_times(factor, words):
+def test_a_large_change_is_given_as_a_factor(factor, words):
     old, new = run_of(launches=5), run_of(launches=5, factor=factor)
-    found = re.match(r"(\w+): ([\d.]+)( times as \w+) overall \[([\d.]+) – ([\d.]+)\]", headline_of(old, new))
-    assert f"{found[1]}: {max(factor, 1 / factor):g}{found[3]}" == words
-    assert float(found[4]) <= float(found[2]) <= float(found[5])
-    assert float(found[2]) == pytest.approx(max(factor, 1 / factor), rel=0.2)
+    match = re.match(r"(\w+): ([\d.]+)( times as \w+) overall \[([\d.]+) – ([\d.]+)\]", headline_of(old, new))
+    assert f"{match[1]}: {max(factor, 1 / factor):g}{match[3]}" == words
+    assert float(match[4]) <= float(match[2]) <= float(match[5])
+    assert float(match[2]) == pytest.approx(max(factor, 1 / factor), rel=0.2)
 
 
 def headline_of(old, new):
@@ -405,8 +405,8 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "6", "failures": "2", "skipped": "1", "errors": "1",
     }  # fmt: skip
-    whole, failed = suite.findall("testcase[failure]")
-    assert "the run as a whole" in whole.get("name")
+    overall, failed = suite.findall("testcase[failure]")
+    assert "the run as a whole" in overall.get("name")
     assert failed.get("name") == CASES[0].key and "ratio 1.5" in failed.find("failure").get("message")
 
 
@@ -424,7 +424,7 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
 
 
 def plain(table):
-    """A table without bars and padding."""
+    """Return a table without bars and padding."""
     return re.sub(" +", " ", table.replace("\n| ", "\n").removeprefix("| ").replace("|", " "))
 
 
@@ -471,14 +471,14 @@ def test_the_answer_pairs_each_time_with_its_interval():
 
 
 @pytest.mark.parametrize(("backend", "machine"), [("gloo", ["A CPU", "16 cores"]), ("nccl", ["A GPU"])])
-def test_a_report_names_what_measured(backend, machine):
+def test_a_report_names_the_hardware_that_measured(backend, machine):
     host = {"cpu": {"model": "A CPU", "usable_cores": 16}, "gpus": [{"name": "A GPU"}] * 8}
     run = run_of((dataclasses.replace(CASES[0], backend=backend),))
     run = dataclasses.replace(run, environment=[{"host": host}])
     assert document._where(run) == [run.name, *machine]
 
 
-def test_a_time_that_is_only_the_clocks_is_no_answer():
+def test_a_time_that_is_only_the_clocks_is_not_an_answer():
     clock = dataclasses.replace(USUAL, timer_s=0.6e-3)
     first, _ = answer(clock)
     assert "no time, because the calls take as long as reading the clock" in first and "ms" not in first
@@ -491,7 +491,7 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
         run = run_of(CASES[:1])
         sampling = dataclasses.replace(run.plan.settings.sampling, relative_error=relative_error)
         settings = dataclasses.replace(run.plan.settings, sampling=sampling)
-        stopped = [dataclasses.replace(one, stopped_by="time") for one in run.samples]
+        stopped = [dataclasses.replace(entry, stopped_by="time") for entry in run.samples]
         run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings), samples=stopped)
         text = written(document.build(View(run, analyze(run))))
         return "was not reached" in text, "time at ±" in text
@@ -500,7 +500,7 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
 
 
 def test_junit_has_what_the_schema_of_ant_requires(run):
-    """Attributes and the order of elements; where each case took its time, and on which host."""
+    """The file has the required attributes, the required order of elements, the time of each case, and the host."""
     (suite,) = ElementTree.fromstring(junit.to_junit(View(run, analyze(run))))
     assert set(suite.keys()) >= {
         "name", "package", "id", "timestamp", "hostname", "tests", "failures", "errors", "skipped", "time",

@@ -1,4 +1,4 @@
-"""The feedback loop on a fake clock: it stops for the reason that it gives, and the same on every rank."""
+"""The feedback loop on a fake clock stops for the reason that it reports, and for the same reason on every rank."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from conftest import timings
 
 
 class FakeRanks:
-    """Blocks of invented durations; each iteration takes `overhead` longer than its duration."""
+    """Blocks of invented durations; each iteration takes `overhead` times its duration."""
 
     def __init__(self, draw, overhead=1.2):
         self.draw, self.overhead, self.blocks = draw, overhead, []
@@ -60,8 +60,8 @@ def test_a_noisy_case_goes_on_until_it_is_precise():
     assert within_launch(got.timed.slowest_s, got.timed.blocks).relative_half_width <= 0.05
 
 
-def test_blocks_within_a_mode_are_no_precision():
-    """Each block is steady in itself, but blocks differ: one contiguous stretch would have stopped at once."""
+def test_steady_blocks_that_differ_are_not_precise():
+    """Each block is steady in itself, but blocks differ: a single contiguous stretch would have stopped at once."""
     levels = iter(np.tile([0.001, 0.002], 200))
     ranks = FakeRanks(lambda: 0.001)
 
@@ -83,7 +83,7 @@ def test_a_hopeless_case_stops_by_time_and_within_it():
 
 @pytest.mark.parametrize("scale", [0.01, 0.5])
 def test_in_turns_the_number_of_blocks_follows_from_the_time_for_a_case(scale):
-    """Both of two sides have as many, whether their times scatter or not."""
+    """Both sides have the same number of blocks, whether their times scatter or not."""
     got = sample(settings(seconds_per_case=0.24, max_iterations=10**6), FakeRanks(noisy(scale)), in_turns=True)
     assert (got.stopped_by, len(got.timed.blocks)) == ("time", 6)
     slow = sample(settings(seconds_per_case=0.24), FakeRanks(noisy(scale, mean=1.0)), in_turns=True)
@@ -122,7 +122,7 @@ def test_a_larger_fixed_count_is_four_blocks(iterations):
 
 
 def test_the_warm_up_ends_after_its_count_or_its_time():
-    """What was timed before each block counts as warm-up, too: two calls here."""
+    """The calls before each block (here two) also count as warm-up."""
     ranks = FakeRanks(lambda: 0.001, overhead=1.0)
     got = sample(settings(warmup=7), ranks, first_s=0.001)
     assert [block.warmup for block in ranks.blocks] == [7, 2, 2, 2, 2, 2]
@@ -134,7 +134,7 @@ def test_the_warm_up_ends_after_its_count_or_its_time():
 
 @pytest.mark.parametrize("cycle", [1, 3])
 def test_the_first_cases_of_a_launch_are_warmed_up_for_as_long_as_a_launch_needs(cycle):
-    """The first call is slow, so that its time says too little of how many fit."""
+    """The first call is slow, so its time does not show how many calls fit."""
     ranks = FakeRanks(noisy(0.01, mean=0.001))
     got = sample(settings(), ranks, cycle, first_s=0.02, warm_s=0.08)
     before = [block for block in ranks.blocks if not block.timed]
@@ -171,7 +171,7 @@ def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most()
             block = sampler.block
             bound = np.zeros(block.total, dtype=bool)
             bound[block.warmup : block.warmup + bound_rows] = True
-            bound[: block.warmup] = True  # of no interest
+            bound[: block.warmup] = True  # warm-up calls are ignored
             durations = np.where(bound, 10**6, 10**3)[:, None]
             sampler.add(timings(durations), 0.001, bound)
     assert (few.timed.duration_ns == 10**3).all() and few.dispatch_bound == 0
@@ -180,7 +180,7 @@ def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most()
 
 
 def test_blocks_are_whole_cycles_and_whole_cycles_are_left_out():
-    """A GPU makes each block twice, by two clocks, so that a part of a cycle would shift the rounds of the second."""
+    """A GPU runs each block twice, once per clock; a partial cycle would shift the rounds of the second run."""
     sampler, totals = Sampler(settings(iterations=55, warmup=1, warmup_s=9.0), cycle=3), []
     while sampler.stopped_by is None:
         block = sampler.block
@@ -193,7 +193,7 @@ def test_blocks_are_whole_cycles_and_whole_cycles_are_left_out():
 
 
 @pytest.mark.parametrize(("bound_blocks", "kept"), [({0}, 5), ({1, 3, 5}, 3), ({0, 1, 2, 5}, 6)])
-def test_of_blocks_of_one_iteration_those_with_dispatching_are_left_out_too(bound_blocks, kept):
+def test_blocks_of_one_iteration_with_dispatching_are_left_out_too(bound_blocks, kept):
     sampler, number = Sampler(settings(iterations=6, warmup=0), singly=True), 0
     while sampler.stopped_by is None:
         bound = np.array([number in bound_blocks])
@@ -203,7 +203,7 @@ def test_of_blocks_of_one_iteration_those_with_dispatching_are_left_out_too(boun
     assert sampler.left_out == 6 - kept and sampler.dispatch_bound == (0 if kept < 6 else len(bound_blocks))
 
 
-def test_what_is_put_around_a_workload_hides_nothing_of_it():
-    """But `ready`: a flush or a fault comes before each call, so calls are prepared one by one."""
-    asked = {name for name, member in vars(workload.Workload).items() if callable(member) and name[0] != "_"}
-    assert asked - {*vars(workload.Wrapped)} == {"ready"}
+def test_a_wrapped_workload_hides_no_method():
+    """The exception is `ready`: a flush or a fault comes before each call, so calls are prepared one by one."""
+    methods = {name for name, member in vars(workload.Workload).items() if callable(member) and name[0] != "_"}
+    assert methods - {*vars(workload.Wrapped)} == {"ready"}

@@ -1,5 +1,5 @@
-"""In runs of many ranks on several hosts the planted nodes, ranks and links are named, each as what it is, and nobody
-where nothing is planted."""
+"""In runs of many ranks on several hosts, planted nodes, ranks and links are named as such; without a planted fault,
+nothing is named."""
 
 import json
 
@@ -24,7 +24,7 @@ def small(root, late=(), **more):
 
 
 def hosts_changed(path, rename) -> None:
-    """Other host names: rename takes the launch and the rank."""
+    """Change the host names; `rename` takes the launch and the rank."""
     file = path / folders.ENVIRONMENT
     (session,) = json.loads(file.read_text())
     for launch in session["launches"]:
@@ -35,9 +35,9 @@ def hosts_changed(path, rename) -> None:
 @pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
 def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
     late = [rank for node in nodes for rank in large_runs.ranks_of(node)]
-    found = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3))).findings
-    assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
-    for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
+    findings = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3))).findings
+    assert sorted(f.subject for f in findings) == [f"node node{node}" for node in nodes]
+    for finding, node in zip(sorted(findings, key=lambda f: f.ranks), nodes, strict=True):
         assert (finding.kind, finding.ranks) == ("late node", tuple(large_runs.ranks_of(node)))
         assert finding.cost_s == pytest.approx(1e-3, rel=0.1)
         assert len(finding.cases) == 4 and finding.p < 1e-6
@@ -53,7 +53,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
     assert not any(named(small(tmp_path, seed=seed)) for seed in range(12))
 
 
-def test_late_is_who_differs_from_most_others(tmp_path):
+def test_ranks_are_late_only_if_most_others_are_not(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + large_runs.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
     assert diagnose(folders.read(small(tmp_path, most))).silent[0].kind is DiagnosisNotice.NOBODY_LATE
@@ -69,7 +69,7 @@ def test_late_is_who_differs_from_most_others(tmp_path):
     ],
     ids=["not said", "all on one", "each on its own", "elsewhere in each launch"],
 )
-def test_where_hosts_say_nothing_ranks_are_named(tmp_path, rename):
+def test_ranks_are_named_if_hosts_do_not_group_them(tmp_path, rename):
     path = small(tmp_path, large_runs.ranks_of(2))
     hosts_changed(path, rename)
     assert named(path) == sorted(f"rank {rank}" for rank in large_runs.ranks_of(2))

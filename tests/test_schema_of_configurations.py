@@ -1,4 +1,4 @@
-"""The JSON Schema that editors complete with accepts what `plan` accepts: shipped files, and examples of the pages."""
+"""The JSON Schema for editors accepts configurations that `plan` accepts: shipped files, and examples of the pages."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_every_way_to_write_a_strategy(strategies):
 @pytest.mark.parametrize(
     "strategies", ["[flatt]", "[{ddp: {capp: 1MiB}}]", "[{flat: {cap: 1MiB}}]", "[{flat: {}, ddp: {}}]", "flat"]
 )
-def test_what_plan_refuses_is_refused(strategies):
+def test_strategies_that_plan_refuses_are_refused(strategies):
     text = f"backends: [gloo]\ntraining: {{models: [tiny], strategies: {strategies}}}"
     with pytest.raises(ConfigError):
         parse(text.encode(), "it", default_name="it")

@@ -1,4 +1,4 @@
-"""What is printed for people is no wider than their terminal, and loses nothing on the way."""
+"""Text printed for people is no wider than their terminal, and loses no word."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The key of a job is made of a secret that no other user can read, write or guess, and jobs have one each."""
+"""The key of a job is made of a secret that no other user can read, write or guess; each job has its own secret."""
 
 import os
 import secrets
@@ -18,8 +18,8 @@ def place(rank=1, one_host=False):
     return JobRank("torchrun", rank, 2, 0, "127.0.0.1" if one_host else "a", (PORT,), "torchrun 2 none 29500", one_host)
 
 
-def of(folder, rank=1, one_host=False, chosen=""):
-    """The secret as a process sees it that has two folders, one of its own and the shared one."""
+def secret_of(folder, rank=1, one_host=False, chosen=""):
+    """Return the secret as seen by a process with two folders: its own folder and the shared one."""
     runtime, shared = folder / "runtime", folder / "shared"
     runtime.mkdir(exist_ok=True)
     return JobSecret(place(rank, one_host), chosen, runtime, shared)
@@ -31,7 +31,7 @@ def files(folder):
 
 @pytest.mark.parametrize("one_host", [False, True])
 def test_the_secret_lies_in_a_private_file_for_as_long_as_processes_join(tmp_path, one_host):
-    first, second = of(tmp_path, 0, one_host), of(tmp_path, 1, one_host)
+    first, second = secret_of(tmp_path, 0, one_host), secret_of(tmp_path, 1, one_host)
     assert second.key(PORT) is None
     for _ in range(2):
         with first.made(PORT) as key:
@@ -43,19 +43,19 @@ def test_the_secret_lies_in_a_private_file_for_as_long_as_processes_join(tmp_pat
         assert not files(tmp_path)
 
 
-def test_what_a_killed_job_left_is_replaced(tmp_path):
-    with of(tmp_path, 0).made(PORT):
-        path, left = of(tmp_path).path(PORT), of(tmp_path).path(PORT).read_text()
+def test_the_file_of_a_killed_job_is_replaced(tmp_path):
+    with secret_of(tmp_path, 0).made(PORT):
+        path, left = secret_of(tmp_path).path(PORT), secret_of(tmp_path).path(PORT).read_text()
     path.write_text(left)
     path.chmod(0o600)
-    with of(tmp_path, 0).made(PORT) as key:
-        assert path.read_text() != left and of(tmp_path).key(PORT) == key
+    with secret_of(tmp_path, 0).made(PORT) as key:
+        assert path.read_text() != left and secret_of(tmp_path).key(PORT) == key
     assert not files(tmp_path)
 
 
 def test_two_jobs_of_one_size_in_one_folder_do_not_touch_each_others_secret(tmp_path):
-    """torchrun tells both the same job and the same port; they are on other hosts."""
-    jobs = [replace(of(tmp_path, 0), place=replace(place(0), address=address)) for address in "ab"]
+    """torchrun gives both jobs the same job and the same port; the jobs run on different hosts."""
+    jobs = [replace(secret_of(tmp_path, 0), place=replace(place(0), address=address)) for address in "ab"]
     with jobs[0].made(PORT) as key:
         with jobs[1].made(PORT) as other:
             assert key != other and len(files(tmp_path)) == 2
@@ -64,9 +64,9 @@ def test_two_jobs_of_one_size_in_one_folder_do_not_touch_each_others_secret(tmp_
     assert not files(tmp_path)
 
 
-def test_a_secret_is_removed_by_nobody_but_who_wrote_it(tmp_path):
-    with of(tmp_path, 0).made(PORT):
-        path = of(tmp_path).path(PORT)
+def test_a_secret_is_removed_only_by_its_writer(tmp_path):
+    with secret_of(tmp_path, 0).made(PORT):
+        path = secret_of(tmp_path).path(PORT)
         path.write_text("that of another job")
     assert path.read_text() == "that of another job"
 
@@ -85,7 +85,7 @@ def pipe(path):
     os.mkfifo(path, 0o600)
 
 
-def of_another_user(path):
+def owned_by_another_user(path):
     if os.geteuid():
         pytest.skip("only root can give a file away")
     os.chown(path, 12345, -1)
@@ -95,40 +95,40 @@ def in_an_open_folder(path):
     path.parent.chmod(0o755)
 
 
-@pytest.mark.parametrize("change", [readable, linked, pipe, of_another_user, in_an_open_folder])
+@pytest.mark.parametrize("change", [readable, linked, pipe, owned_by_another_user, in_an_open_folder])
 def test_a_secret_that_another_user_could_have_written_is_refused(tmp_path, change):
-    with of(tmp_path, 0, True).made(PORT):
-        path = of(tmp_path, 1, True).path(PORT)
+    with secret_of(tmp_path, 0, True).made(PORT):
+        path = secret_of(tmp_path, 1, True).path(PORT)
         change(path)
         with pytest.raises(ConfigError, match="COLLBENCH_SECRET") as caught:
-            of(tmp_path, 1, True).key(PORT)
+            secret_of(tmp_path, 1, True).key(PORT)
         assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_rank_0_leaves_no_secret_in_a_folder_that_another_user_could_change(tmp_path):
-    secret = of(tmp_path, 0, True)
+    secret = secret_of(tmp_path, 0, True)
     secret.path(PORT).parent.mkdir(mode=0o777)
     secret.path(PORT).parent.chmod(0o777)
-    with pytest.raises(ConfigError, match="no private folder"), secret.made(PORT):
+    with pytest.raises(ConfigError, match="not a private folder"), secret.made(PORT):
         pass
     assert not files(tmp_path)
 
 
 def test_without_a_shared_folder_the_variable_is_named(tmp_path):
     (tmp_path / "shared").write_text("a file where the folder should be")
-    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), of(tmp_path, 0).made(PORT):
+    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), secret_of(tmp_path, 0).made(PORT):
         pass
 
 
 @pytest.mark.parametrize("one_host", [False, True])
 def test_a_secret_that_the_user_has_chosen_needs_no_file(tmp_path, one_host):
-    with of(tmp_path, 0, one_host, CHOSEN).made(PORT) as key:
-        assert of(tmp_path, 1, one_host, CHOSEN).key(PORT) == key
-        assert of(tmp_path, 1, one_host, CHOSEN + "x").key(PORT) != key
+    with secret_of(tmp_path, 0, one_host, CHOSEN).made(PORT) as key:
+        assert secret_of(tmp_path, 1, one_host, CHOSEN).key(PORT) == key
+        assert secret_of(tmp_path, 1, one_host, CHOSEN + "x").key(PORT) != key
         assert not files(tmp_path)
 
 
 def test_a_secret_that_could_be_guessed_is_refused(tmp_path):
-    assert of(tmp_path, chosen=CHOSEN[:16]).key(PORT)
+    assert secret_of(tmp_path, chosen=CHOSEN[:16]).key(PORT)
     with pytest.raises(ConfigError, match="15 characters"):
-        of(tmp_path, chosen=CHOSEN[:15])
+        secret_of(tmp_path, chosen=CHOSEN[:15])

@@ -1,5 +1,5 @@
-"""A change of level at either end of a launch is reported, and a second mode with its share and size; outliers and
-stalls are no change of level, few outliers no mode. The search for changes is exact.
+"""A change of level at either end of a launch is reported, and a second mode with its share and size. Outliers and
+stalls are not a change of level, and few outliers are not a mode. The search for changes is exact.
 """
 
 from itertools import combinations
@@ -18,7 +18,7 @@ def levelled(*levels, seed=0, noise=0.05):
 @pytest.mark.parametrize(
     "levels",
     [
-        [(3e-3, 12), (1e-3, 120)],  # a warm-up that was not over
+        [(3e-3, 12), (1e-3, 120)],  # a warm-up that had not ended
         [(0.3e-3, 12), (1e-3, 120)],
         [(1e-3, 120), (2e-3, 30)],
         [(1e-3, 1600), (2e-3, 400)],  # beyond the first hundreds
@@ -33,14 +33,14 @@ def test_a_flat_series_is_steady(count):
     assert sum(not steady(levelled((1e-3, count), seed=seed)) for seed in range(100)) <= 6
 
 
-def test_stalls_are_no_change_of_level():
+def test_stalls_are_not_a_change_of_level():
     rng = np.random.default_rng(3)
     assert steady(levelled((1e-3, 200)) * np.where(rng.random(200) < 0.2, 5, 1))
 
 
 @pytest.mark.parametrize("shortest", [1, 2, 3])
 def test_the_search_finds_the_least_of_all_partitions(shortest):
-    """Against every partition of a short series."""
+    """The result is compared with every partition of a short series."""
     for seed in range(10):
         rng = np.random.default_rng(seed)
         values = rng.normal(size=9) + 3 * (np.arange(9) >= rng.integers(1, 9)) * (seed % 3)
@@ -52,9 +52,9 @@ def test_the_search_finds_the_least_of_all_partitions(shortest):
                 return np.inf
             return sum(((part - part.mean()) ** 2).sum() for part in parts) + penalty * len(changes)
 
-        found = change_points(values, shortest, penalty)
+        places = change_points(values, shortest, penalty)
         every = [list(chosen) for count in range(9) for chosen in combinations(range(1, 9), count)]
-        assert cost(found) == pytest.approx(min(map(cost, every)))
+        assert cost(places) == pytest.approx(min(map(cost, every)))
 
 
 def mixture(share, factor, n=400, noise=0.1, seed=0):
@@ -77,12 +77,12 @@ def test_modes_and_their_shares_add_up_to_the_mean():
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
-def test_one_mode_is_one_mode(noise):
+def test_a_single_mode_is_not_split(noise):
     stalls = [second_mode(mixture(0, 1, n=200, noise=noise, seed=seed)) for seed in range(100)]
     assert sum(stall is not None for stall in stalls) <= 5
 
 
-def test_a_few_outliers_are_no_mode():
+def test_a_few_outliers_are_not_a_mode():
     times = mixture(0, 1)
     times[::150] *= 20
     assert second_mode(times) is None

@@ -1,4 +1,4 @@
-"""What CollBench brings along can be printed, and shells complete its names."""
+"""Files shipped with CollBench can be printed, and shells complete names."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def test_pages_are_listed_and_printed(warm):
 
 
 def test_pages_that_messages_name_exist(monkeypatch):
-    """Also those of a site, below its address."""
+    """This includes pages of a web site, below its address."""
     for path in ROOT.glob("bench/**/*.py"):
         for part in path.read_text().split("page('")[1:] + path.read_text().split('page("')[1:]:
             name = part.split("'")[0].split('"')[0]
@@ -48,7 +48,7 @@ def test_pages_that_messages_name_exist(monkeypatch):
     assert pages.page("studies/gloo-stalls") == "https://example.org/docs/studies/gloo-stalls/"
 
 
-def test_no_message_names_what_only_a_checkout_has():
+def test_no_message_names_files_that_only_a_checkout_has():
     tables = [package.sentences.value for package in PACKAGES if package.sentences]
     for sentence in [*CORE.values(), *(each for table in tables for each in table.values())]:
         text = f"{sentence}"

@@ -1,4 +1,4 @@
-"""Flags of nccl-tests become YAML with their meaning, and none is passed over in silence."""
+"""Flags of nccl-tests become YAML with the same meaning, and no flag is ignored without a remark."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from bench.model.errors import ConfigError
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.cli.flags import FLAGS, sizes_asked, translate
 
-# A value for each flag that asks for something else than nothing.
+# Values that differ from the defaults of the flags.
 VALUES = {
     "b": "1M",
     "e": "64M",
@@ -61,11 +61,11 @@ def test_each_flag_changes_the_settings_or_is_named(flag):
     value = VALUES.get(flag.letter, "1" if "|" in flag.value else "7")
     with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
     changed = config(with_it, "reduce") != config(without, "reduce")
-    said = remarks(with_it, "reduce")
+    comments = remarks(with_it, "reduce")
     if flag.letter == "J":
-        assert "# nccl-tests-json: written to x.json at the end" in said
+        assert "# nccl-tests-json: written to x.json at the end" in comments
         return
-    named = bool(flag.instead) and f"# -{flag.letter} {value}: ignored: {flag.instead}" in said
+    named = bool(flag.instead) and f"# -{flag.letter} {value}: ignored: {flag.instead}" in comments
     assert (changed, named) == ((True, False) if flag.help else (False, True))
     if flag.off:
         assert not any(f"-{flag.letter} " in line for line in remarks({flag.letter: flag.off}, "reduce"))
@@ -103,11 +103,11 @@ def test_letters_are_powers_of_1024_as_in_nccl_tests():
     ],
 )
 def test_meanings(flags, settings):
-    asked = config(flags, "reduce")
-    assert {name: getattr(asked, name) for name in settings} == settings
+    parsed = config(flags, "reduce")
+    assert {name: getattr(parsed, name) for name in settings} == settings
 
 
-def test_ranks_are_those_of_all_processes_of_a_job():
+def test_ranks_are_counted_over_all_processes_of_a_job():
     text = translate("reduce", {"g": "2"}, processes=8)
     assert parse(text.encode(), "the flags").world_sizes == [16]
 
@@ -160,7 +160,7 @@ def test_each_mistake_is_one_line(flags, more, parts):
     ("text", "size"), [("128KB", 2**17), ("2GB", 2**31), ("64KiB", 2**16), (".5M", 2**19), ("1e3", 1000)]
 )
 def test_sizes_are_read_as_nccl_tests_reads_them(text, size):
-    """A number and one letter; what follows is ignored, with a remark."""
+    """A size is a number and one letter; further text is ignored with a remark."""
     flags = {"b": text, "e": text}
     assert config(flags).size_list == [size]
     assert any("as nccl-tests does" in remark for remark in remarks(flags, "all_reduce")) == text.endswith("B")

@@ -1,4 +1,4 @@
-"""Uneven all-to-all: what is divided adds up, is the same for all ranks, bounds the time, and is verified."""
+"""Uneven all-to-all: shares add up, are the same for all ranks, bound the time, and are verified."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_every_rank_sends_all_it_has(text, ranks, elements, turn):
     )
 
 
-def test_the_popular_rank_receives_what_the_law_says():
+def test_the_popular_rank_receives_the_share_of_its_law():
     hot = splits.matrix(splits.parse("hot:4"), 8, 8_000)
     assert sorted(hot[0])[-1] == 4_000 and sum(sorted(hot[0])[:-1]) == 4_000
     zipf = sorted(splits.matrix(splits.parse("zipf:1"), 4, 2_500)[0], reverse=True)
@@ -61,7 +61,7 @@ def test_distance_divides_as_alltoallv_perf_does():
     ) == [[5]]
 
 
-def test_seeds_choose_other_ranks_and_drift_others_in_each_call():
+def test_seeds_choose_different_ranks_and_drift_changes_them_in_each_call():
     assert splits.matrix(splits.parse("hot:4"), 16, 1000) == splits.matrix(splits.parse("hot:4"), 16, 1000)
     assert len({tuple(splits.matrix(splits.parse(f"hot:4:seed={seed}"), 16, 1000)[0]) for seed in range(20)}) > 4
     drifting = [
@@ -76,8 +76,8 @@ def test_seeds_choose_other_ranks_and_drift_others_in_each_call():
 
 def test_the_busiest_rank_bounds_the_rate():
     rows = [[1, 8, 0], [0, 2, 0], [3, 4, 0]]
-    assert splits.heaviest(rows) == 12  # what rank 1 receives of others
-    assert splits.heaviest([[0, 5, 5], [0, 0, 0], [0, 0, 0]]) == 10  # what rank 0 sends
+    assert splits.heaviest(rows) == 12  # received by rank 1 from other ranks
+    assert splits.heaviest([[0, 5, 5], [0, 0, 0], [0, 0, 0]]) == 10  # sent by rank 0 to other ranks
     case = Case("all_to_all", "gloo", 4, "float32", 4000, splits=splits.parse("hot:4"))
     assert collectives.heaviest_bytes(case) == 3 * 4000
     assert collectives.busbw(case, 2.0) == 6000
@@ -85,7 +85,7 @@ def test_the_busiest_rank_bounds_the_rate():
 
 
 @pytest.mark.parametrize(
-    ("given_", "said"),
+    ("given_", "message"),
     [
         ("{zipf: 1, hot: 2}", "exactly one of"),
         ("{matrix: [[1, 2], [3]]}", "needs 2 numbers"),
@@ -94,13 +94,13 @@ def test_the_busiest_rank_bounds_the_rate():
         ("{hot: 0.5}", "more than 1"),
     ],
 )
-def test_mistakes_in_yaml_are_one_line(given_, said):
+def test_mistakes_in_yaml_are_one_line(given_, message):
     with pytest.raises(ConfigError) as caught:
         parse(SKEWED.encode(), "x.yaml", [f"splits=[{given_}]"])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_a_world_cannot_divide_is_skipped_with_the_reason():
+def test_splits_that_a_world_cannot_have_are_skipped_with_the_reason():
     plan = expand(parse(SKEWED.encode(), "x.yaml", ["world_sizes=[2]"]), MACHINE, 1)
     reasons = {str(skip.case.splits).partition(":")[0]: sentence(skip.reason) for skip in plan.skips}
     assert reasons["rows"] == "a matrix of 3 rows is for 3 ranks, not for 2"
@@ -117,7 +117,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_they_are_measured_verified_and_drawn_a_panel_a_distribution(warm):
+def test_uneven_calls_are_measured_verified_and_drawn_in_a_panel_per_distribution(warm):
     done = warm("run", warm.config(SKEWED))
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()

@@ -1,4 +1,4 @@
-"""Whether gloo stalls here follows from cases under both schedulings, and is said only where intervals show it."""
+"""The verdict on stalls of gloo follows from cases under both schedulings, and is given only if intervals show it."""
 
 from dataclasses import replace
 
@@ -20,9 +20,9 @@ LAUNCHES = 8
 
 
 def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch"), ranks=2, batch=0.0):
-    """Normal calls take `slow` times as long in a share of the calls, and `factor` times the others' time besides.
+    """Return a run in which normal calls take `factor` times as long, and a share of them `slow` times longer still.
 
-    batch: the share of calls under SCHED_BATCH that do.
+    batch: the share of slow calls under SCHED_BATCH.
     """
     dice = np.random.default_rng(5)
     made = []
@@ -41,7 +41,7 @@ def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("nor
     ("verdict", "made"),
     [
         ("stalls", {"slow_share": 0.4, "slow": 6.0}),
-        ("stalls", {"factor": 2.0}),  # as where more ranks than cores stall in every call
+        ("stalls", {"factor": 2.0}),  # as if more ranks than cores stall in every call
         ("none", {}),
         ("harms", {"factor": 1 / 3}),
         ("other", {"slow_share": 0.4, "slow": 6.0, "factor": 1 / 3}),
@@ -55,7 +55,7 @@ def test_the_verdict_follows_from_intervals(verdict, made):
     (stalls,) = modes_of(analysis).stalls
     assert stalls.verdict == verdict, stalls
     sentence = stalls_sentence(stalls)
-    # It stands once, in the answer.
+    # The sentence appears once, in the answer.
     assert (
         tuple(map(written, document.terminal(View(run, analysis))))[1].count(sentence)
         == written(document.build(View(run, analysis))).count(sentence)
@@ -64,7 +64,7 @@ def test_the_verdict_follows_from_intervals(verdict, made):
     assert not any("stall" in warning for warning in sentences(analysis.notices))
 
 
-def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_longer():
+def test_the_factor_is_of_small_calls_and_the_wait_is_the_extra_time_of_slow_calls():
     (stalls,) = modes_of(analyze(run_of(slow_share=0.4, slow=6.0))).stalls
     assert {case.size_bytes for case in stalls.cases} == {1024, 2**14}
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
@@ -73,7 +73,7 @@ def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_l
 
 
 def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
-    """With 2 ranks calls stall, and SCHED_BATCH is no remedy; with 4 it makes calls faster that do not stall."""
+    """With 2 ranks, calls stall and SCHED_BATCH does not help; with 4, calls have one mode and it makes them faster."""
     two, four = run_of(slow_share=0.4, slow=6.0, factor=1 / 3), run_of(factor=2.3, ranks=4)
     run = replace(two, samples=[*two.samples, *four.samples])
     other, stalls = modes_of(analyze(run)).stalls
@@ -83,13 +83,13 @@ def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
     assert "2 ranks" in first and "gloo stalls here" in second and "with 4 ranks" in second and "2 ranks" not in second
 
 
-def test_where_calls_under_batch_wait_as_often_no_cause_is_given():
+def test_no_cause_is_given_if_calls_under_batch_wait_as_often():
     (stalls,) = modes_of(analyze(run_of(slow_share=0.5, slow=6.0, factor=1.5, batch=0.4))).stalls
     assert stalls.verdict == "both"
     assert "This may not be gloo's lock, because calls wait under SCHED_BATCH, too." in stalls_sentence(stalls)
 
 
-def test_a_second_mode_under_batch_only_is_no_doubt():
+def test_a_second_mode_under_batch_only_raises_no_doubt():
     """With 4 ranks on 2 cores every call stalls; under SCHED_BATCH some calls wait for a core."""
     (stalls,) = modes_of(analyze(run_of(factor=8.0, batch=0.3, slow=4.0, ranks=4))).stalls
     assert not stalls.cases and stalls.verdict == "stalls"

@@ -1,4 +1,4 @@
-"""What a job does once is measured like the rest: joining, further groups, the first call in a new group."""
+"""Operations that a job makes once are measured like others: joining, new groups, the first call in a new group."""
 
 import pytest
 
@@ -22,15 +22,15 @@ def test_joining_new_groups_and_first_calls_have_times_with_intervals(warm):
     done = warm("run", warm.config(STARTUP), "--no-plots")
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
-    found = {(one.case.op, one.case.metric): one for one in summarize(run)}
-    assert set(found) == {
+    summaries = {(summary.case.op, summary.case.metric): summary for summary in summarize(run)}
+    assert set(summaries) == {
         ("init_process_group", "isolated"), ("new_group", "isolated"),
         ("all_reduce", "isolated"), ("all_reduce", "first"),
     }  # fmt: skip
-    assert all(one.time_s.kind == "range of launches" and one.launches == 2 for one in found.values())
+    assert all(summary.time_s.kind == "range of launches" and summary.launches == 2 for summary in summaries.values())
     joining = [samples for samples in run.samples if samples.case.op == "init_process_group"]
     assert all(samples.timed.duration_ns.shape == (1, 2) for samples in joining)
-    assert all(one.time_s.low > 0 for one in found.values())
+    assert all(summary.time_s.low > 0 for summary in summaries.values())
 
 
 def test_a_wrong_first_call_is_noticed(warm):

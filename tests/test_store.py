@@ -1,4 +1,4 @@
-"""What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
+"""Measurements are kept through crashes, full disks and manual edits; unreadable files are reported."""
 
 import dataclasses
 import json
@@ -41,8 +41,8 @@ def run(tmp_path):
 
 def write_lines(run, *lines: bytes) -> None:
     with Journal(run) as journal:
-        for one in lines:
-            journal.append(one)
+        for entry in lines:
+            journal.append(entry)
 
 
 def test_a_run_is_read_as_it_was_written(run):
@@ -91,9 +91,9 @@ def test_a_torn_last_line_counts_as_not_measured(run):
 )  # fmt: skip
 def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
-    found = folders.read(run)
-    assert [one.launch for one in found.samples] == [1, 2]
-    (warning,) = sentences(found.notices)
+    read = folders.read(run)
+    assert [entry.launch for entry in read.samples] == [1, 2]
+    (warning,) = sentences(read.notices)
     assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured; collbench", warning)
 
 
@@ -103,7 +103,7 @@ def test_missing_and_damaged_files_are_named(run, name):
     (run / name).unlink()
     with pytest.raises(StoreError, match=name):
         folders.read(run)
-    if name != folders.SAMPLES:  # of which a damaged line costs its case only
+    if name != folders.SAMPLES:  # a damaged line of this file costs its case only
         (run / name).write_bytes(text[:-5] + b"{{{\n")
         with pytest.raises(StoreError, match=name):
             folders.read(run)
@@ -117,7 +117,7 @@ def test_a_reason_of_another_version_is_refused(run):
     assert "\n" not in str(caught.value)
 
 
-def test_why_sides_alternate_is_read_as_it_was_written():
+def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
     why = notice(TurnNotice.BOTH_MEMORY, needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
     state = AbState(0.05, 60.0, False, "3", 1, why)
     assert encoding.ab_from_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state
@@ -129,7 +129,7 @@ def test_a_newer_schema_is_refused_with_both_numbers(run):
         folders.read(run)
 
 
-def test_what_is_no_run_is_said_to_be_none(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="not a run folder"):
         folders.read(tmp_path)
     with pytest.raises(StoreError, match="no such folder"):
@@ -141,7 +141,7 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path):
 
 
 def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
-    assert folders.read_manifest(run)["status"] == "interrupted"  # "running" is written, but nobody runs
+    assert folders.read_manifest(run)["status"] == "interrupted"  # "running" is written, but no process runs
     with Journal(run):
         assert folders.read_manifest(run)["status"] == "running"
         with pytest.raises(StoreError, match="another process"), Journal(run):
@@ -157,7 +157,7 @@ def test_a_line_goes_to_the_end_whatever_another_process_appended(run):
     assert [line.strip() for line in (run / "samples.jsonl").read_bytes().splitlines()] == [line(1), line(1), line(2)]
 
 
-def test_no_link_is_followed_by_what_is_written(run, tmp_path, monkeypatch):
+def test_writing_follows_no_link(run, tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "guessed")
@@ -182,7 +182,7 @@ def test_a_full_disk_tears_nothing(small_disk):
     run = folders.create(small_disk, PLAN, b"", {})
     (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
     with Journal(run) as journal:
-        with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*collbench resume"):
+        with pytest.raises(StoreError, match=r"the disk is full; measured cases are kept.*collbench resume"):
             for _ in range(100):
                 journal.append(line(1))
         kept = len(folders.read(run).samples)

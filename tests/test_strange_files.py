@@ -1,4 +1,4 @@
-"""Run folders of others: pipes, links and odd content end in a line, and nothing beside the folder is touched."""
+"""Run folders of others: pipes, links and odd content end in one line, and nothing outside the folder is touched."""
 
 import errno
 import json
@@ -41,10 +41,10 @@ def test_a_pipe_for_a_file_of_a_run_is_one_line(cli, run, name):
     os.mkfifo(run / name)
     for verb in ("report", "resume"):
         done = cli(verb, run.name, timeout=20)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "no plain file" in done.stderr, done.stderr
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "not a plain file" in done.stderr, done.stderr
 
 
-def test_words_in_place_of_numbers_are_no_report(warm, run):
+def test_words_in_place_of_numbers_do_not_stop_list(warm, run):
     text = (run / "summary.csv").read_text()
     (run / "summary.csv").write_text(text.replace("4096", "many"))
     done = warm("list")
@@ -72,14 +72,14 @@ def test_a_model_without_a_colon_is_an_import_that_is_confirmed(warm):
     assert encoding.imports_of(next(iter(folders.RunFolder(path).plans.values()))) == ["this"]
 
 
-def test_what_xml_cannot_hold_is_written_out():
+def test_characters_that_xml_cannot_hold_are_escaped():
     assert visible("a\ufffeb\uffff") == "a\\ufffeb\\uffff"
     ElementTree.fromstring(f"<a>{visible(chr(0xFFFE))}</a>")
 
 
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 def test_closed_standard_streams_harm_no_rank(cli, closed):
-    """As some daemons and cron jobs close them; every case failed for good, with an empty log."""
+    """Some daemons and cron jobs close these streams; every case then failed for good, with an empty log."""
     quoted = " ".join(f"{number}>&-" for number in closed)
     command = f"exec {sys.executable} {ROOT / 'run_bench.py'} run {cli.config()} --no-plots {quoted}"
     done = subprocess.run(["sh", "-c", command], cwd=cli.folder, env=cli.environment, stdin=subprocess.DEVNULL)
@@ -117,7 +117,7 @@ with launcher.Launcher() as started:
 """
 
 
-def test_a_fork_server_that_stands_still_is_a_lost_launch():
+def test_a_stopped_fork_server_is_a_lost_launch():
     done = subprocess.run([sys.executable, "-c", STANDS_STILL], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "lost", done.stderr
 
@@ -146,7 +146,7 @@ ODD = [
 
 
 def leaves(value, at=()):
-    """The paths to all values within a value, and to itself."""
+    """Yield the path to a value itself and the paths to all values within it."""
     yield at
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
@@ -154,7 +154,7 @@ def leaves(value, at=()):
 
 
 def spoiled(value, rng):
-    """A copy with an odd value in one place, or without what is there."""
+    """Return a copy in which one value is odd or missing."""
     copy = json.loads(json.dumps(value))
     *above, last = rng.choice([path for path in leaves(copy) if path])
     place = copy
@@ -168,7 +168,7 @@ def spoiled(value, rng):
 
 
 def fuzzed(run, rng, trials, *attempts):
-    """Spoil one value in one file of a run, again and again, and say which verbs broke on it."""
+    """Spoil one value in one file of a run, again and again, and return the attempts that broke on it."""
     names = ["manifest.json", "plan.json", "environment.json", "samples.jsonl"]
     files = {name: (run / name).read_bytes() for name in names}
     broke = []
@@ -204,7 +204,7 @@ def test_no_odd_value_in_a_run_of_two_sides_breaks_its_comparison(warm):
     assert fuzzed(path, random.Random(2), 60, lambda: warm("compare", f"{path.name}:a", f"{path.name}:b")) == []
 
 
-def test_measurements_of_cases_that_the_plan_lacks_are_left_out_and_said(warm, run):
+def test_measurements_of_cases_that_the_plan_lacks_are_left_out_and_reported(warm, run):
     line = json.loads((run / "samples.jsonl").read_text().splitlines()[0])
     line["case"]["size_bytes"] *= 2
     with (run / "samples.jsonl").open("a") as file:
@@ -229,14 +229,14 @@ def test_a_ledger_that_is_a_link_is_not_written_through(warm, tmp_path):
 
 
 def test_a_plan_that_needs_more_memory_than_there_is_is_not_resumed(warm, run):
-    """As a plan of 3000 ranks that somebody sent, which forked until there was no process left."""
+    """A foreign plan of 3000 ranks once forked until no process was left."""
     text = (run / "plan.json").read_text()
     (run / "plan.json").write_text(re.sub(r'"world_size": ?\d+', '"world_size": 3000', text))
     done = warm("resume", run.name)
     assert done.returncode == 3 and "3000 ranks on gloo need" in done.stderr and "may be used here" in done.stderr
 
 
-def test_a_configuration_of_the_folder_that_hides_ours_is_said(warm):
+def test_a_configuration_of_the_folder_that_hides_a_shipped_one_is_reported(warm):
     (warm.folder / "configs").mkdir()
     (warm.folder / "configs" / "smoke.yaml").write_text((warm.folder / warm.config()).read_text())
     done = warm("run", "smoke", "--no-plots")

@@ -1,6 +1,6 @@
-"""Summaries and warnings of invented runs say what was put into them.
+"""Summaries and warnings of invented runs report the values that were put in.
 
-What NCCL told in a launch of its own becomes a column, and sentences on where its choice changes.
+NCCL's choices, recorded in a launch of their own, become a column, and sentences on where the choice changes.
 """
 
 import dataclasses
@@ -65,11 +65,11 @@ def test_launches_are_a_factor():
 def test_five_launches_have_a_95_percent_interval_and_four_a_range():
     scaled = [1.0, 1.1, 1.2, 1.3, 1.44]
     five = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate(scaled, start=1)]
-    (of_five,), (of_four,) = (summarize(invented_run(five[:n], launches=n)) for n in (5, 4))
-    assert (of_five.time_s.kind, of_four.time_s.kind) == ("over launches", "range of launches")
+    (five_launches,), (four_launches,) = (summarize(invented_run(five[:n], launches=n)) for n in (5, 4))
+    assert (five_launches.time_s.kind, four_launches.time_s.kind) == ("over launches", "range of launches")
 
 
-def test_what_all_cases_have_alike_is_a_line_and_of_one_case_a_column():
+def test_a_value_equal_in_all_cases_is_a_line_and_of_a_single_case_a_column():
     cases = [CASE, dataclasses.replace(CASE, size_bytes=4 * CASE.size_bytes)]
     measured = [samples(case, i, steady(1 + i / 100, seed=i)) for case in cases for i in range(1, 6)]
     texts = []
@@ -88,7 +88,7 @@ def test_a_report_calls_the_range_of_few_launches_no_interval():
     assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
 
 
-def test_arrival_and_waiting_are_told_apart():
+def test_arrival_and_waiting_are_separated():
     start, duration = ms(*[[0, 2]] * 9), ms(*[[5, 3]] * 9)
     (summary,) = summarize(invented_run([samples(CASE, 1, duration, start)]))
     assert summary.skew_s == pytest.approx(2e-3)
@@ -124,23 +124,23 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     (busy,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]))
     (idle,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=2.0)]))
     assert busy.foreign_cpu == pytest.approx(0.5) and idle.foreign_cpu == 0
-    found = sentences_of_run(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
-    assert any("50 %" in warning for warning in found)
+    warnings = sentences_of_run(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
+    assert any("50 %" in warning for warning in warnings)
 
 
-def test_what_disturbed_a_case_is_said_beside_its_outliers():
+def test_disturbances_of_a_case_are_given_with_its_outliers():
     duration = ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2)
     quiet = samples(CASE, 1, duration)
     usage = dataclasses.replace(quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0)
     (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
-    said = " ".join(sentences(summary.outlier_causes))
+    causes = " ".join(sentences(summary.outlier_causes))
     for part in ("the hypervisor took 20 % of a core", "4 periods", "other processes used"):
-        assert part in said, part
+        assert part in causes, part
     (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
     assert (clean.outliers, clean.outlier_causes) == (0, ())
 
 
-def test_a_warm_up_that_was_not_over_is_kept_and_said():
+def test_an_unfinished_warm_up_is_kept_and_reported():
     rng = np.random.default_rng(6)
     slow_first = 1e6 * rng.lognormal(0, 0.05, (120, 1)) * np.where(np.arange(120) < 12, 3, 1)[:, None]
     (summary,) = summarize(invented_run([samples(CASE, 1, np.repeat(slow_first, CASE.world_size, axis=1))]))
@@ -165,12 +165,12 @@ def test_percentiles_need_their_count():
 def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
     host = {"hostname": "h"} if quota is None else {"hostname": "h", "cgroup_cpu_max": quota}
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
-    said = sentences_of_run(run, summarize(run))
-    assert any("a cgroup limits the CPU" in text for text in said) == limited
+    texts = sentences_of_run(run, summarize(run))
+    assert any("a cgroup limits the CPU" in text for text in texts) == limited
 
 
-def test_one_slow_launch_is_no_second_mode_of_the_iterations():
-    """Launches are not pooled: each of these has one level."""
+def test_one_slow_launch_is_not_a_second_mode_of_the_iterations():
+    """Launches are not pooled: each of these launches has one level."""
     rng = np.random.default_rng(8)
     made = [
         samples(CASE, launch, np.repeat(level * 1e6 * rng.lognormal(0, 0.05, (60, 1)), CASE.world_size, axis=1))
@@ -180,7 +180,7 @@ def test_one_slow_launch_is_no_second_mode_of_the_iterations():
     assert summary.stall is None
 
 
-def test_a_second_mode_that_most_launches_have_is_one():
+def test_a_second_mode_that_most_launches_have_is_reported():
     rng = np.random.default_rng(9)
     made = []
     for launch in (1, 2, 3):
@@ -191,7 +191,7 @@ def test_a_second_mode_that_most_launches_have_is_one():
     assert (summary.stall.fast_s, summary.stall.slow_s) == pytest.approx((1e-3, 4e-3), rel=0.1)
 
 
-def test_throttling_is_said():
+def test_throttling_is_reported():
     host = {"host": {}, "launches": [], "before": {}}
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(1.0))]), environment=[host])
     run.environment[0]["after"] = {"gpus": [{"throttle_reasons": 0x4 | 0x1}, {"throttle_reasons": "not available"}]}
@@ -206,7 +206,7 @@ def with_sessions(*launches, **session):
     return " ".join(sentences_of_run(run, summarize(run)))
 
 
-def test_what_gpus_and_adapters_of_any_host_went_through_is_said():
+def test_health_of_gpus_and_adapters_of_any_host_is_reported():
     hot = {"b": {"gpus": {"3": {"throttle_reasons": 0x40, "energy_mj": 9}, "4": {"held_back_power_ns": 5_000}}}}
     worse = {"b": {"gpus": {"3": {"throttle_reasons": 0x40, "uncorrected_errors": 1}}}}
     link = {"a": {"infiniband": {"mlx5_0/1": {"port_xmit_data": 10**9, "symbol_error": 3}}}}
@@ -217,7 +217,7 @@ def test_what_gpus_and_adapters_of_any_host_went_through_is_said():
     assert "GPU 4" not in text and "energy" not in text and "xmit" not in text
 
 
-def test_gpus_that_cuda_counts_in_another_order_are_said():
+def test_gpus_that_cuda_counts_in_another_order_are_reported():
     host = {"hostname": "a", "gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}]}
     ranks = [{"hostname": "a", "device": "cuda:0", "device_uuid": "GPU-2"}]
     assert "CUDA_DEVICE_ORDER" in with_sessions({"ranks": ranks}, host=host)
@@ -226,24 +226,24 @@ def test_gpus_that_cuda_counts_in_another_order_are_said():
 
 
 @pytest.mark.parametrize(
-    ("nvlinks", "ways", "said"),
+    ("nvlinks", "ways", "reported"),
     [([6, 6], ["SHM/direct"], True), ([6], ["P2P/CUMEM"], False), ([0, 0], ["SHM/direct"], False), ([6], [], False)],
 )
-def test_a_way_around_nvlink_is_said(nvlinks, ways, said):
+def test_a_way_around_nvlink_is_reported(nvlinks, ways, reported):
     host = {"hostname": "a", "gpus": [{"nvlinks": nvlinks}] * 2}
     launch = {"ranks": [], "chosen": {"case": {"algorithm": "RING", "transports": ways}}}
-    assert ("each rank must see all GPUs" in with_sessions(launch, host=host)) == said
+    assert ("each rank must see all GPUs" in with_sessions(launch, host=host)) == reported
 
 
 @pytest.mark.parametrize(("on_first", "crosses"), [(8, True), (1, False)])
-def test_ranks_that_no_case_uses_are_said(on_first, crosses):
+def test_ranks_that_no_case_uses_are_reported(on_first, crosses):
     hosts = [{"hostname": "a", "ranks": list(range(on_first))}, {"hostname": "b", "ranks": [8]}]
     text = with_sessions(job={"launcher": "srun", "ranks": 16}, hosts=hosts)
     assert f"{16 - CASE.world_size} of the 16 ranks of the job are in no case" in text
     assert ("no case crosses hosts" in text) is crosses
 
 
-def test_a_case_that_is_bound_by_dispatching_is_said_and_what_was_left_out_is_counted():
+def test_a_dispatch_bound_case_is_reported_and_left_out_iterations_are_counted():
     made = samples(CASE, 1, steady(1.0))
     usage = dataclasses.replace(made.usage, dispatch_bound=len(made.timed.duration_ns) // 2, left_out=3)
     (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
@@ -251,7 +251,7 @@ def test_a_case_that_is_bound_by_dispatching_is_said_and_what_was_left_out_is_co
     assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
 
 
-# ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────
+# ── choices of NCCL ──────────────────────────────────────────────────────────────────────────────
 HEAD = "node-1:2041:2113 [0] NCCL INFO "
 WAYS = f"{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM\n"
 CASES = tuple(Case("all_reduce", "nccl", 8, "float32", 2**k) for k in (10, 20, 21))
@@ -267,23 +267,23 @@ def measured():
     return invented_run([samples(case, 1, np.full((8, 8), 100_000)) for case in CASES])
 
 
-def told():
+def nccl_choices():
     texts = (WAYS, line(2**10, "RING", "LL", 1), line(2**20, "NVLS", "SIMPLE", 16), line(2**21, "NVLS", "SIMPLE", 16))
     return sweep._chosen(Launch("nccl", 8, 0, CASES), LaunchOutcome(chosen=texts))
 
 
 def test_the_last_call_of_each_case_counts():
-    found = told()
-    assert found[CASES[0].key]["algorithm"] == "RING" and found[CASES[0].key]["channels"] == 1
-    assert found[CASES[2].key]["transports"] == ["P2P/CUMEM"]
+    choices = nccl_choices()
+    assert choices[CASES[0].key]["algorithm"] == "RING" and choices[CASES[0].key]["channels"] == 1
+    assert choices[CASES[2].key]["transports"] == ["P2P/CUMEM"]
     assert sweep._chosen(Launch("nccl", 8, 0, CASES), LaunchOutcome()) == {}
 
 
-def test_it_is_known_where_the_choice_changes():
+def test_sizes_at_which_the_choice_changes_are_found():
     run = measured()
-    run.environment[:] = [{"launches": [{"chosen": told()}]}]
+    run.environment[:] = [{"launches": [{"chosen": nccl_choices()}]}]
     summaries = summarize(run)
-    assert [one.chosen for one in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
+    assert [summary.chosen for summary in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
     (change,) = choice_changes(summaries)
     sizes = [(case.size_bytes, chosen) for case, chosen in change.begins]
     assert sizes == [(2**10, "RING LL, 1 channel"), (2**20, "NVLS SIMPLE, 16 channels")]
@@ -293,14 +293,14 @@ def test_a_picture_marks_where_the_choice_changes():
     run = measured()
     analysis = analyze(run)
     texts = ("RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2)
-    told = [dataclasses.replace(one, chosen=text) for one, text in zip(analysis.summaries, texts, strict=True)]
-    (figure,) = sizes.time_against_size(run, dataclasses.replace(analysis, summaries=told))
+    summaries = [dataclasses.replace(s, chosen=text) for s, text in zip(analysis.summaries, texts, strict=True)]
+    (figure,) = sizes.time_against_size(run, dataclasses.replace(analysis, summaries=summaries))
     assert [note.get_text() for note in figure.axes[0].texts] == ["RING LL", "NVLS SIMPLE"]
     (plain,) = sizes.time_against_size(run, analysis)
     assert not plain.axes[0].texts
 
 
-def test_times_of_virtual_gpus_are_never_shown_as_those_of_hardware():
+def test_times_of_virtual_gpus_are_never_shown_as_times_of_hardware():
     runs = []
     for name in ("Virtual GPU, H100", "NVIDIA H100"):
         run = invented_run([samples(CASE, launch, steady(1.0)) for launch in (1, 2)])

@@ -1,6 +1,6 @@
-"""A silence of ranks is a hang, a silence of the machine is none; the rank that ended first is named, no victim is.
+"""Silent ranks are a hang, a machine that stood still is not; the rank that ended first is named, never a victim.
 
-The clock is a fake one.
+The clock is fake.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from bench.rank.process import one_line
 
 
 class Clock:
-    """Time that passes only while somebody looks at the ranks, or sleeps."""
+    """Time that passes only during looks at the ranks and sleeps."""
 
     def __init__(self, events):
         self.now, self.looks, self.events = 100.0, 0, events
@@ -40,11 +40,11 @@ class Clock:
     def wait(self, connections, seconds):
         self.looks += 1
         self.now += self.events.get(self.looks, lambda: None)() or seconds
-        return [one for one in connections if one.poll()]
+        return [connection for connection in connections if connection.poll()]
 
 
 class SilentRank:
-    """A rank that has joined and says nothing more, unless a test lets it."""
+    """A rank that has joined and reports nothing more, unless a test makes it."""
 
     rank, exit_code, lost, log = 0, None, None, ""
 
@@ -81,7 +81,7 @@ def watch(monkeypatch, rank, events, timeout_s=2.0):
 
 
 @pytest.mark.parametrize("frozen_s", [3.0, 1000.0])
-def test_a_machine_that_stood_still_is_no_hang(monkeypatch, frozen_s):
+def test_a_machine_that_stood_still_is_not_a_hang(monkeypatch, frozen_s):
     rank = SilentRank()
 
     def after_failure():
@@ -102,7 +102,7 @@ def test_a_rank_that_is_silent_while_it_is_looked_at_hangs(monkeypatch):
     assert clock.looks == pytest.approx(2.0 / supervisor.LOOK_EVERY_S, abs=3)
 
 
-def test_what_fails_after_the_machine_stood_still_is_not_the_fault_of_the_case(monkeypatch):
+def test_a_failure_after_the_machine_stood_still_is_not_the_fault_of_the_case(monkeypatch):
     rank = SilentRank()
     error = {"kind": "error", "text": "RuntimeError: timed out"}
     events = {3: lambda: 1000.0, 5: lambda: messages.send(rank.other, error)}
@@ -117,16 +117,16 @@ CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 
 
 @pytest.mark.parametrize(("position", "size"), [(-1, 2**30), (0, 4096), (2, 65536)])
 def test_before_the_first_case_the_largest_is_taken_out(position, size):
-    """Ranks that end while they take memory for all cases have not entered one yet."""
+    """Ranks that end while they take memory for all cases have not entered a case yet."""
     outcome = LaunchOutcome(position=position, ready_s=1.0, failure=Failure("raised", 0, "out of memory"))
     kept = []
-    rest = sweep._after(Launch("gloo", 2, 1, CASES), outcome, lambda case, line, failure: kept.append(case))
+    remaining = sweep._after(Launch("gloo", 2, 1, CASES), outcome, lambda case, line, failure: kept.append(case))
     assert [case.size_bytes for case in kept] == [size]
-    assert {case.size_bytes for case in rest.cases} == {4096, 2**30, 65536} - {size}
+    assert {case.size_bytes for case in remaining.cases} == {4096, 2**30, 65536} - {size}
 
 
 class StuckRank(SilentRank):
-    """A rank that waits for a device, and ends by no signal."""
+    """A rank that waits for a device, and that no signal ends."""
 
     def kill(self):
         self.killed = True
@@ -137,13 +137,13 @@ class StuckRank(SilentRank):
         return "disk-sleep"
 
 
-def test_a_rank_that_cannot_be_ended_is_said():
+def test_a_rank_that_cannot_be_ended_is_reported():
     rank = StuckRank()
-    said = Ranks([rank], lambda: None).kill()
-    assert rank.killed and "rank 0 (disk-sleep) did not end within" in said
+    message = Ranks([rank], lambda: None).kill()
+    assert rank.killed and "rank 0 (disk-sleep) did not end within" in message
 
 
-# ── whom the evidence names ──────────────────────────────────────────────────────────────────────
+# ── rank in the evidence ─────────────────────────────────────────────────────────────────────────
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
 IN_MPI = "in _on_cpu (/x/rank/timing.py:118)"
 IN_BARRIER = "in wait (/x/protocol/rank_context.py:30)"
@@ -151,7 +151,7 @@ ON_LINK = "in wait (/x/training/rank/transport.py:99)"
 FILES = ("/x/rank/timing.py", "/x/protocol/rank_context.py", "/x/training/rank/transport.py")
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
 TIMED_OUT = "RuntimeError: Timed out waiting 60000ms"
-# As torch says it while another host hangs: who says it must not be blamed.
+# torch raises this while another host hangs: the rank that raises it must not be blamed.
 STORE_GONE = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
 
 
@@ -184,9 +184,9 @@ def test_an_end(ranks, kind, rank):
 
 
 def test_ranks_that_all_leave_at_once_are_quoted():
-    """As those of MPI, whose library says why it cannot begin."""
-    said = first_line('----\n\nThe "sm" transport is no longer available.\nMore.\n----')
-    failure = explain_exit([Evidence(rank, exit_code=1, printed=said) for rank in (0, 1)])
+    """Ranks of MPI do so: the library prints why it cannot begin."""
+    printed = first_line('----\n\nThe "sm" transport is no longer available.\nMore.\n----')
+    failure = explain_exit([Evidence(rank, exit_code=1, printed=printed) for rank in (0, 1)])
     assert failure.rank is None and failure.text.endswith(
         'the first line that they printed: The "sm" transport is no longer available.'
     )
@@ -206,7 +206,7 @@ def test_ranks_that_all_leave_at_once_are_quoted():
     ],
 )
 def test_a_hang(ranks, rank):
-    failure = explain_hang([replace(one, waits_in=FILES) for one in ranks], 5.0)
+    failure = explain_hang([replace(evidence, waits_in=FILES) for evidence in ranks], 5.0)
     assert (failure.kind, failure.rank) == ("hang", rank)
     assert "5 s" in failure.text
 
@@ -219,7 +219,7 @@ def test_a_stack_is_read_from_its_innermost_frame():
 
 # ── NCCL's watchdog ──────────────────────────────────────────────────────────────────────────────
 def timeout(rank, enqueued):
-    """What torch 2.13 writes on a rank that waited too long, and what it wrote before process groups had names."""
+    """Return the log of a rank that waited too long: from torch 2.13, and from before process groups had names."""
     return (
         f"[rank{rank}]:[E1101 10:00:00.123456789 ProcessGroupNCCL.cpp:697] [Rank {rank}] Watchdog caught collective "
         f"operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=262144, NumelOut=262144, "
@@ -233,7 +233,7 @@ def timeout(rank, enqueued):
 DUMP = "[rank2]:[E1101 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder dump signal\n"
 
 
-def of_log(log, exit_codes):
+def evidence_in(log, exit_codes):
     aborted, enqueued = watchdog(log)
     return [
         Evidence(rank, exit_code=code, aborted=code == -6 and rank in aborted, enqueued=enqueued.get(rank))
@@ -241,7 +241,7 @@ def of_log(log, exit_codes):
     ]
 
 
-def test_the_watchdog_tells_of_those_that_waited():
+def test_the_watchdog_names_ranks_that_waited():
     assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == ({0, 1}, {0: 810, 1: 809})
     assert watchdog("") == (set(), {})
 
@@ -253,16 +253,16 @@ def test_the_watchdog_tells_of_those_that_waited():
         (timeout(0, 810) + timeout(1, 808) + timeout(2, 810), [-6, -6, -6], "hang", 1),
         (timeout(0, 810) + timeout(1, 810), [-6, -6], "hang", None),
         (timeout(0, 810), [-6, -9, -6], "killed", 1),
-        ("", [-6, None], "killed", 0),  # an abort of its own, such as a failed assertion
+        ("", [-6, None], "killed", 0),  # an abort by itself, such as a failed assertion
     ],
 )
-def test_who_waited_is_not_blamed(log, exit_codes, kind, rank):
-    failure = explain_exit(of_log(log, exit_codes))
+def test_ranks_that_waited_are_not_blamed(log, exit_codes, kind, rank):
+    failure = explain_exit(evidence_in(log, exit_codes))
     assert (failure.kind, failure.rank) == (kind, rank)
 
 
 @pytest.mark.parametrize(
-    ("said", "rank"),
+    ("error", "rank"),
     [
         ("DistBackendError: NCCL error in: /p/x.cpp:3690, remote process exited or there was a network error", None),
         ("DistBackendError: ncclRemoteError: A call failed possibly due to a network error", None),
@@ -272,13 +272,13 @@ def test_who_waited_is_not_blamed(log, exit_codes, kind, rank):
         ("AcceleratorError: CUDA error: an illegal memory access was encountered", 0),
     ],
 )  # fmt: skip
-def test_what_nccl_says_of_others_and_of_itself(said, rank):
-    """The texts are those of ProcessGroupNCCL and of NCCL 2.27 to 2.29."""
-    ranks = [Evidence(0, exit_code=70, error=said), Evidence(1, exit_code=70, error=CLOSED)]
+def test_errors_of_nccl_about_others_and_about_itself(error, rank):
+    """The texts are from ProcessGroupNCCL and from NCCL 2.27 to 2.29."""
+    ranks = [Evidence(0, exit_code=70, error=error), Evidence(1, exit_code=70, error=CLOSED)]
     assert explain_exit(ranks).rank == rank
 
 
-# What torch 2.14 wrote when ncclCommGetAsyncError gave an error on rank 1.
+# Log of torch 2.14 when ncclCommGetAsyncError returned an error on rank 1.
 ASYNC = (
     "[rank1]:[E1125 ProcessGroupNCCL.cpp:687] [Rank 1] Watchdog caught an error\n"
     "[rank1]:[E1125 ProcessGroupNCCL.cpp:2110] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread "
@@ -291,13 +291,13 @@ ASYNC = (
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_error_that_nccl_reports_while_calls_run_is_named_with_its_cause(ended):
     codes = (None, -6) if ended else (None, None)
-    told = nccl_errors(ASYNC)
-    ranks = [Evidence(rank, exit_code=code, nccl=told.get(rank)) for rank, code in enumerate(codes)]
+    errors_by_rank = nccl_errors(ASYNC)
+    ranks = [Evidence(rank, exit_code=code, nccl=errors_by_rank.get(rank)) for rank, code in enumerate(codes)]
     failure = explain_exit(ranks) if ended else explain_hang(ranks, 5.0)
     assert (failure.kind, failure.rank) == ("raised", 1)
     assert "ncclRemoteError" in failure.text and "10.0.0.2<49901> failed : Broken pipe" in failure.text
     killed = explain_exit([replace(ranks[0], exit_code=-9), ranks[1]])
-    assert (killed.kind, killed.rank) == ("killed", 0)  # what rank 1 says follows from that
+    assert (killed.kind, killed.rank) == ("killed", 0)  # the error on rank 1 follows from that
     raised = explain_exit([replace(ranks[0], exit_code=1, error="ValueError: x"), ranks[1]])
     assert (raised.kind, raised.rank) == ("raised", 0) and "ValueError" in raised.text
     left = explain_exit([replace(ranks[0], exit_code=0), ranks[1]])
@@ -306,7 +306,7 @@ def test_an_error_that_nccl_reports_while_calls_run_is_named_with_its_cause(ende
     assert (stopped.kind, stopped.rank) == ("hang", 0)
 
 
-def test_of_an_exception_of_nccl_the_cause_is_kept():
+def test_the_cause_of_an_exception_of_nccl_is_kept():
     text = (
         "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3888, unhandled system error (run "
         "with NCCL_DEBUG=INFO for details), NCCL version 2.30.7\n"

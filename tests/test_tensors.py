@@ -19,7 +19,7 @@ SIZE, SLOTS = 1024, 8
 
 
 def alone(case: Case) -> TensorOperation:
-    """An operation of one rank, whose calls do nothing: the sum over one rank is what it has."""
+    """Return an operation of one rank whose calls do nothing: the sum over one rank is its own data."""
     subgroup = Subgroup(rank=0, size=1, number=0, subgroups=1, handle=None)
     calls = SimpleNamespace(on_buffers={case.op: lambda arguments: lambda: None})
     group = SimpleNamespace(device=Host(), calls=calls, subgroup=lambda case: subgroup)
@@ -28,14 +28,14 @@ def alone(case: Case) -> TensorOperation:
 
 @pytest.fixture
 def filled(monkeypatch):
-    """Which buffers were filled, in order."""
-    seen: list[tuple[int, int]] = []
+    """Return the ranges of filled buffers, in order."""
+    ranges: list[tuple[int, int]] = []
     fill = TensorOperation._fill
-    monkeypatch.setattr(TensorOperation, "_fill", lambda self, a, b: seen.append((a, b)) or fill(self, a, b))
-    return seen
+    monkeypatch.setattr(TensorOperation, "_fill", lambda self, a, b: ranges.append((a, b)) or fill(self, a, b))
+    return ranges
 
 
-def test_only_what_the_next_calls_use_is_filled(filled):
+def test_only_buffers_that_the_next_calls_use_are_filled(filled):
     operation = alone(Case("all_reduce", "gloo", 1, "float32", SIZE))
     assert filled == []
     operation.reserve(3)
@@ -65,11 +65,11 @@ def test_as_many_buffers_as_were_used_are_filled_again_when_they_are_spent(fille
     assert filled == [(0, SLOTS), (0, SLOTS)] and operation.verify() is None
 
 
-@pytest.mark.parametrize(("alignment", "beside"), [("aligned", 0), ("unaligned", 4)])
-def test_every_buffer_begins_at_a_multiple_of_512_bytes_or_one_element_further(alignment, beside):
+@pytest.mark.parametrize(("alignment", "offset"), [("aligned", 0), ("unaligned", 4)])
+def test_every_buffer_begins_at_a_multiple_of_512_bytes_or_one_element_further(alignment, offset):
     operation = alone(Case("all_reduce", "gloo", 1, "float32", 100, placement="usual", alignment=alignment))
     operation.reserve(3)
-    assert {row.data_ptr() % 512 for row in operation._pool} == {beside}
+    assert {row.data_ptr() % 512 for row in operation._pool} == {offset}
     for _ in range(3):
         operation.prepare()()
     assert operation.verify() is None
@@ -109,7 +109,7 @@ def test_bools_that_were_added_as_bytes_are_true():
     ],
 )  # fmt: skip
 def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows(dtype, reduce_op, ranks):
-    """As a ring adds them, as a tree does, with 1/n multiplied before or divided after."""
+    """Sums are added as by a ring and as by a tree, with 1/n multiplied before or divided after."""
     kind = getattr(torch, dtype)
     inputs = _inputs(5, dtype, reduce_op, ranks)[:]
     own = torch.stack([torch.from_numpy(np.roll(inputs, -SHIFT * rank)[:4096].copy()) for rank in range(ranks)])
@@ -117,7 +117,7 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
     assert torch.equal(own.to(kind).double(), own.double()), "inputs are exact"
 
     def added(rows, tree):
-        """Sums that are rounded to the dtype after each addition."""
+        """Return the sum of the rows, rounded to the dtype after each addition."""
         while tree and len(rows) > 1:
             odd = rows[len(rows) // 2 * 2 :]
             rows = torch.cat([(rows[0:-1:2].double() + rows[1::2].double()).to(kind), odd])
@@ -135,7 +135,7 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
         assert _difference(missing[None], want[None], tolerance) is not None
 
 
-def test_what_no_data_could_verify_is_refused():
+def test_reductions_that_no_data_could_verify_are_refused():
     assert unsupported_reduction("bfloat16", "sum", 4096) is None
     assert unsupported_reduction("bfloat16", "avg", 48).kind is SkipNotice.INEXACT, (
         "roundings would hide a wrong element"

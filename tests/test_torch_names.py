@@ -1,4 +1,4 @@
-"""The names of torch that are used: each is in the installed version, and private ones are asked for in one place."""
+"""Names of torch that bench/ uses: each is in the installed version, and private names are requested in one place."""
 
 import ast
 import importlib
@@ -17,7 +17,7 @@ OF_CUDA = ("torch.distributed.ProcessGroupNCCL",)
 
 
 def used_in(path):
-    """Dotted names of torch in a module: `torch.cuda.Event`, also by way of `dist` or `from torch… import`."""
+    """Return dotted names of torch in a module: `torch.cuda.Event`, also by way of `dist` or `from torch… import`."""
     tree = ast.parse(path.read_text())
     short = {}
     for node in ast.walk(tree):
@@ -40,19 +40,19 @@ def is_torch(module):
 
 
 def resolved(name):
-    """What a dotted name stands for, as far as modules and classes go; raises AttributeError."""
-    warnings.simplefilter("ignore")  # some modules warn of others that they load
+    """Return the object of a dotted name in modules and classes; raise AttributeError if it is missing."""
+    warnings.simplefilter("ignore")  # some modules warn about modules that they load
     parts = name.split(".")
-    found = importlib.import_module(parts[0])
+    target = importlib.import_module(parts[0])
     for at, part in enumerate(parts[1:], 2):
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError:
             try:
-                found = importlib.import_module(".".join(parts[:at]))
+                target = importlib.import_module(".".join(parts[:at]))
             except ImportError:
                 raise AttributeError(name) from None
-    return found
+    return target
 
 
 USED = sorted(set().union(*map(used_in, SOURCES)))
@@ -74,7 +74,7 @@ def test_no_private_name_is_used_directly():
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.path)
-def test_the_table_tells_which_versions_have_a_name(name):
+def test_the_table_gives_the_versions_that_have_a_name(name):
     if name.since <= version() <= name.until:
         resolved(name.path)
     else:
@@ -82,18 +82,18 @@ def test_the_table_tells_which_versions_have_a_name(name):
             resolved(name.path)
 
 
-def test_a_private_name_that_is_missing_says_what_it_was_for(monkeypatch):
+def test_the_error_of_a_missing_private_name_gives_its_use(monkeypatch):
     assert private("torch._utils", "_flatten_dense_tensors") is torch._utils._flatten_dense_tensors
     monkeypatch.delattr(torch.cuda, "_sleep")
     with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.9 to"):
         private("torch.cuda", "_sleep")
 
 
-def test_every_private_name_that_is_asked_for_is_in_the_table():
-    asked = set()
+def test_every_private_name_that_is_requested_is_in_the_table():
+    names = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("torch_names.private"):
-                asked.add(node.args[1].value)
-    assert asked == {path.rpartition(".")[2] for path in (n.path for n in NAMES) if path.rpartition(".")[2][0] == "_"}
+                names.add(node.args[1].value)
+    assert names == {path.rpartition(".")[2] for path in (n.path for n in NAMES) if path.rpartition(".")[2][0] == "_"}
     assert version() >= torch_names.OLDEST

@@ -1,4 +1,4 @@
-"""Recordings of jobs, in each format, become the same list of calls; what is not told is counted, never invented."""
+"""Recordings of jobs, in each format, become the same list of calls; missing values are counted, never invented."""
 
 import gzip
 import io
@@ -27,8 +27,8 @@ from conftest import ROOT
 
 
 def kineto(events, **device):
-    told = {"backend": "nccl", "rank": 1, "world_size": 4, **device}
-    return {"distributedInfo": told, "baseTimeNanoseconds": 5, "traceEvents": events}
+    info = {"backend": "nccl", "rank": 1, "world_size": 4, **device}
+    return {"distributedInfo": info, "baseTimeNanoseconds": 5, "traceEvents": events}
 
 
 def param_event(ts, name, **args):
@@ -59,11 +59,11 @@ def written(folder, name, content):
     return path
 
 
-def test_of_several_formats_in_a_folder_the_one_that_tells_most_is_read(tmp_path):
+def test_of_several_formats_in_a_folder_the_most_detailed_is_read(tmp_path):
     for rank in (0, 1):
-        told = kineto([param_event(100, "allreduce")], rank=rank, world_size=2) | {"host_name": "one"}
-        told["baseTimeNanoseconds"] = 1_790_000_000_000_000_000 + 1000 * rank
-        written(tmp_path, f"kineto_rank{rank}.json", told)
+        document = kineto([param_event(100, "allreduce")], rank=rank, world_size=2) | {"host_name": "one"}
+        document["baseTimeNanoseconds"] = 1_790_000_000_000_000_000 + 1000 * rank
+        written(tmp_path, f"kineto_rank{rank}.json", document)
         entry = {"profiling_name": "nccl:all_reduce", "input_sizes": [[100]], "input_dtypes": ["Float"]}
         written(tmp_path, f"fr_rank{rank}.json", {"entries": [entry | {"output_sizes": [[100]]}]})
     recorded = traces.read([tmp_path])
@@ -78,9 +78,9 @@ def test_of_several_formats_in_a_folder_the_one_that_tells_most_is_read(tmp_path
         traces.read(sorted(tmp_path.glob("*rank*.json")))
 
 
-def test_a_number_that_is_none_is_refused(tmp_path):
+def test_nan_in_place_of_a_number_is_refused(tmp_path):
     text = json.dumps(kineto([param_event(100, "allreduce")])).replace('"dur": 5', '"dur": NaN')
-    with pytest.raises(ForeignError, match="NaN is no number"):
+    with pytest.raises(ForeignError, match="NaN is not a number"):
         traces.read([written(tmp_path, "nan.json", text.encode())])
 
 
@@ -99,16 +99,16 @@ def test_a_number_that_is_none_is_refused(tmp_path):
         ("epoch=3-step=100.json", None),
     ],
 )  # fmt: skip
-def test_a_date_or_a_step_in_a_name_is_no_rank(name, rank):
+def test_a_date_or_a_step_in_a_name_is_not_a_rank(name, rank):
     assert recordings.rank_of(name) == rank
 
 
 def job_of_two(tmp_path, second_begins_s, steps=((1, 2, 3), (1, 2, 3)), sequences=False):
-    """Two ranks with one all-reduce a step of 1 s; rank 1 is 10 ms late, so that rank 0 waits."""
+    """Return a recording of two ranks, one all-reduce per step of 1 s; rank 1 is 10 ms late, so that rank 0 waits."""
     paths = []
-    for rank, (begins_s, of_rank) in enumerate(zip((0, second_begins_s), steps, strict=True)):
+    for rank, (begins_s, rank_steps) in enumerate(zip((0, second_begins_s), steps, strict=True)):
         events = []
-        for step in of_rank:
+        for step in rank_steps:
             at = step * 1_000_000
             more = {"Seq": step} if sequences else {}
             call = param_event(at + 10, "allreduce", **{"Process Group Ranks": "[0, 1]"}, **more)
@@ -125,14 +125,14 @@ def test_files_of_two_jobs_are_refused(tmp_path):
 
 
 def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
-    """By their numbers, rank 0's second step met rank 1's first; a step was divided by the steps of all together."""
+    """Step 2 is rank 0's second and rank 1's first; values per step were once divided by the steps of all ranks."""
     job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
     assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
     assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
     assert any("not every rank of the group recorded" in text for text in sentences(job.withheld))
 
 
-def test_ranks_with_other_numbers_of_steps_give_the_mean_step(tmp_path):
+def test_ranks_with_different_numbers_of_steps_give_the_mean_step(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
     assert job.total.calls == pytest.approx(1)
     assert any("different numbers of steps" in text for text in sentences(job.withheld))
@@ -160,26 +160,26 @@ def test_kineto_with_metadata(tmp_path):
         {"name": "something else", "ts": 1},
         {"ph": "M", "name": 5},
     ]
-    found = traces.read([written(tmp_path, "a.json.gz", kineto(events))])
-    (rank,) = found.ranks
-    assert (found.kind, found.backend, found.world_size, rank.rank, found.steps) == ("Kineto", "nccl", 4, 1, 1)
+    job = traces.read([written(tmp_path, "a.json.gz", kineto(events))])
+    (rank,) = job.ranks
+    assert (job.kind, job.backend, job.world_size, rank.rank, job.steps) == ("Kineto", "nccl", 4, 1, 1)
     reduce, gather, exchange, broadcast = rank.calls
     assert (reduce.operation, reduce.dtype, reduce.elements_in, reduce.group) == ("all_reduce", "float32", 100, (1, 3))
     assert reduce.start_s == 0 and reduce.ran_s == pytest.approx(50e-6) and reduce.duration_s == pytest.approx(40e-6)
     assert reduce.stream == "40" and reduce.step == 4 and reduce.communicator == "7"
-    assert reduce.asynchronous is False and reduce.exposed_s is None  # nothing that computes was recorded
+    assert reduce.asynchronous is False and reduce.exposed_s is None  # no computing was recorded
     assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
     assert (exchange.operation, exchange.splits_in, exchange.splits_out) == ("all_to_all_uneven", (60, 40), None)
     assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
-    assert found.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),) and found.unknown == {"duration": 3}
+    assert job.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),) and job.unknown == {"duration": 3}
 
 
 def computing(ts, duration):
     return {"name": "gemm", "cat": "kernel", "ts": ts, "dur": duration, "args": {"stream": 7}}
 
 
-def test_only_kernels_tell_when_calls_ran_and_what_ran_meanwhile(tmp_path):
-    """Ten calls enqueued 50 µs apart, each of 5 ms, one behind the other: computing overlaps with the first alone."""
+def test_only_kernels_show_when_calls_ran_and_what_ran_meanwhile(tmp_path):
+    """Ten calls of 5 ms, enqueued 50 µs apart, run one after another: computing overlaps only with the first."""
     events = [param_event(100 + 50 * number, "allreduce") for number in range(10)]
     events += [kernel(1000 + 5000 * number, 5000, 100 + 50 * number) for number in range(10)]
     (rank,) = traces.read([written(tmp_path, "a.json", kineto([*events, computing(0, 3000)]))]).ranks
@@ -189,7 +189,7 @@ def test_only_kernels_tell_when_calls_ran_and_what_ran_meanwhile(tmp_path):
 
 
 def test_absolute_times_keep_their_fractions(tmp_path):
-    """Older files count µs since 1970, of which seconds as a float would lose what is below 0.2 µs."""
+    """Older files count µs since 1970; converted to seconds, a float would lose fractions below 0.2 µs."""
     epoch = 1_750_000_000_000_000
     events = [param_event(epoch, "allreduce"), kernel(epoch + 10.25, 0.5, epoch), computing(epoch + 10.5, 10)]
     (rank,) = traces.read([written(tmp_path, "a.json", kineto(events))]).ranks
@@ -229,7 +229,7 @@ def tensor(number, elements):
 
 
 def execution_trace(*more_nodes):
-    """A list of reduce_scatter among ranks 1 and 3 of 4."""
+    """Return an execution trace with a reduce_scatter of lists among ranks 1 and 3 of 4."""
     groups = [{"pg_name": "0", "ranks": [], "group_size": 4}, {"pg_name": "3", "ranks": [1, 3], "group_size": 2}]
     attributes = [
         {"name": "collective_name", "value": "reduce_scatter"},
@@ -256,15 +256,15 @@ def execution_trace(*more_nodes):
 
 def test_execution_trace_with_attributes_and_groups(tmp_path):
     wait = {"id": 5, "name": "record_param_comms", "inputs": {"values": [11, ["0", "x"], 1, "wait", [], []]}}
-    found = traces.read([written(tmp_path, "et_rank3.json", execution_trace(wait))])
-    (rank,) = found.ranks
+    recorded = traces.read([written(tmp_path, "et_rank3.json", execution_trace(wait))])
+    (rank,) = recorded.ranks
     (call,) = rank.calls
     assert (rank.rank, call.operation, call.dtype, call.group, call.sequence) == (
         3, "reduce_scatter_list", "float32", (1, 3), 12,
     )  # fmt: skip
     assert (call.elements_in, call.elements_out, call.start_s, call.asynchronous) == (80, 40, None, None)
-    assert found.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),)
-    assert found.unknown == {"start": 1, "duration": 1}
+    assert recorded.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),)
+    assert recorded.unknown == {"start": 1, "duration": 1}
 
 
 def test_execution_trace_1_0_has_splits_and_the_pointer_of_its_group(tmp_path):
@@ -311,15 +311,15 @@ def recorder(**entry):
 
 
 def test_flight_recorder(tmp_path):
-    found = traces.read([written(tmp_path, "fr_rank5.json", recorder(duration_ms=1.5))])
-    (call,) = found.ranks[0].calls
-    assert (found.ranks[0].rank, call.elements_in, call.group, call.sequence) == (5, 22, (2, 5), 3)
+    recorded = traces.read([written(tmp_path, "fr_rank5.json", recorder(duration_ms=1.5))])
+    (call,) = recorded.ranks[0].calls
+    assert (recorded.ranks[0].rank, call.elements_in, call.group, call.sequence) == (5, 22, (2, 5), 3)
     assert (call.start_s, call.duration_s) == (0.0, 0.0015)
     sent = recorder(profiling_name="nccl:send 1->0", is_p2p=True, state="started")
-    found = traces.read([written(tmp_path, "fr_rank2.json", sent)])
-    (call,) = found.ranks[0].calls
+    recorded = traces.read([written(tmp_path, "fr_rank2.json", sent)])
+    (call,) = recorded.ranks[0].calls
     assert (call.operation, call.peer) == ("send", 2)
-    assert found.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
+    assert recorded.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
 
 
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
@@ -337,7 +337,7 @@ def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# ── the others ───────────────────────────────────────────────────────────────────────────────────
+# ── Inspector ────────────────────────────────────────────────────────────────────────────────────
 INSPECTED = {
     "header": {"id": "0xe6", "rank": 4, "n_ranks": 8},
     "coll_perf": {"coll": "ReduceScatter", "coll_sn": 9, "coll_msg_size_bytes": 1000, "coll_exec_time_us": 41},
@@ -345,23 +345,23 @@ INSPECTED = {
 
 
 def test_inspector_counts_bytes_of_one_rank(tmp_path):
-    found = traces.read([written(tmp_path, "i.json", "\n".join([json.dumps(INSPECTED)] * 2).encode())])
-    assert len(found.ranks[0].calls) == 2
-    call = found.ranks[0].calls[0]
+    recorded = traces.read([written(tmp_path, "i.json", "\n".join([json.dumps(INSPECTED)] * 2).encode())])
+    assert len(recorded.ranks[0].calls) == 2
+    call = recorded.ranks[0].calls[0]
     assert (call.operation, call.dtype, call.elements_in, call.elements_out) == ("reduce_scatter", None, 8000, 1000)
-    assert call.duration_s == pytest.approx(41e-6) and found.unknown["dtype"] == 2
+    assert call.duration_s == pytest.approx(41e-6) and recorded.unknown["dtype"] == 2
 
 
-def test_inspector_since_nccl_2_29_writes_who_it_is_once(tmp_path):
-    """Read as the older format, rank and group would be unknown without a word."""
+def test_inspector_since_nccl_2_29_writes_its_rank_once(tmp_path):
+    """If read as the older format, rank and group would be unknown without a message."""
     call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9, "coll_algo": "RING"}
     lines = []
     for rank in (1, 0):
         lines.append({"header": {"id": "0xe6", "rank": rank, "n_ranks": 2}, "metadata": {"dump_stats": 1}})
         lines += [{"coll_perf": call | {"coll_sn": number, "coll_proto": "LL"}} for number in (1, 2)]
-    found = traces.read([written(tmp_path, "i.json", "\n".join(map(json.dumps, lines)).encode())])
-    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(0, 2), (1, 2)]
-    call = found.ranks[0].calls[0]
+    recorded = traces.read([written(tmp_path, "i.json", "\n".join(map(json.dumps, lines)).encode())])
+    assert [(rank.rank, len(rank.calls)) for rank in recorded.ranks] == [(0, 2), (1, 2)]
+    call = recorded.ranks[0].calls[0]
     assert (call.group_size, call.communicator, call.chosen) == (2, "0xe6", "RING/LL")
 
 
@@ -392,12 +392,12 @@ def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):
     paths = [written(tmp_path, f"{name}_1.json", recorder()) for name in ("a", "b")]
-    with pytest.raises(ForeignError, match="rank 1 is there twice"):
+    with pytest.raises(ForeignError, match="rank 1 is given twice"):
         traces.read(paths)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "neither Kineto"),
         (b"\xff\xfe", "neither a text file"),
@@ -409,16 +409,16 @@ def test_a_rank_that_is_there_twice_is_refused(tmp_path):
         (b'{"nodes": [{"id": 1, "name": "record_param_comms", "inputs": ' + b"[" * 900 + b"]" * 900 + b"}]}", ""),
         (b'{"coll_perf": {"coll": "AllReduce"}, "header": {"rank": 1' + b"0" * 30 + b"}}", "world"),
         (json.dumps(recorder(input_sizes="x", process_group=None)).encode()[:-1], "JSON"),
-        (json.dumps(recorder(input_sizes=[[None]])).encode(), "not as flight recorder writes it"),
+        (json.dumps(recorder(input_sizes=[[None]])).encode(), "not in the format of flight recorder"),
     ],
 )
-def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
+def test_torn_and_hostile_files_are_one_line(tmp_path, content, message):
     with pytest.raises(ForeignError) as caught:
         traces.read([written(tmp_path, "t.json", content)])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-# Reads each file with 4 GiB at most; prints what is said of it, then the most memory that the process had, in MiB.
+# Read each file with 4 GiB at most; print its kind or the error, then the peak memory of the process in MiB.
 READ_EACH = """
 import resource, sys
 from pathlib import Path
@@ -437,7 +437,7 @@ print(int(peak.split()[1]) // 1024)
 
 
 def folded_pickle():
-    """A list that refers to itself again and again: its JSON would fill any memory."""
+    """Return a pickle of lists that each contain the previous list twice: its JSON would fill any memory."""
     folded = ["x"]
     for _ in range(30):
         folded = [folded, folded]
@@ -454,7 +454,7 @@ def a_group_of(size):
 
 
 def test_a_few_bytes_take_no_gigabytes(tmp_path):
-    """Each of these files is smaller than 2 KiB and took memory without end, or what the system had."""
+    """Each of these files is smaller than 2 KiB and once took unlimited memory, or all memory of the system."""
     far = {"Process Group Ranks": "", "Group size": 10**9, "Global rank start": 0, "Global rank stride": 1}
     head = {"distributedInfo": {"pg_config": [{"pg_name": "0", "pg_size": 10**9}]}, "traceEvents": []}
     hostile = {
@@ -512,18 +512,18 @@ def test_files_of_a_tar_are_counted_before_they_are_read(tmp_path, monkeypatch):
 
 def test_a_tar_that_was_cut_off_lacks_no_rank_silently(tmp_path):
     path = tar_of(tmp_path, {f"rank-{rank}.json": recorder() for rank in range(2)})
-    whole = gzip.decompress(path.read_bytes())
-    assert len(traces.read([written(tmp_path, "whole.tar.gz", whole)]).ranks) == 2
-    second = whole.index(b"rank-1.json")
-    damaged = whole[:second] + b"\xff" * 20 + whole[second + 20 :]
-    for content in (whole[:second], whole[: second + 100], whole[: second + 700], damaged):
+    unpacked = gzip.decompress(path.read_bytes())
+    assert len(traces.read([written(tmp_path, "whole.tar.gz", unpacked)]).ranks) == 2
+    second = unpacked.index(b"rank-1.json")
+    damaged = unpacked[:second] + b"\xff" * 20 + unpacked[second + 20 :]
+    for content in (unpacked[:second], unpacked[: second + 100], unpacked[: second + 700], damaged):
         with pytest.raises(ForeignError) as caught:
             traces.read([written(tmp_path, "cut.tar.gz", content)])
         assert "cut.tar.gz" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-def test_what_takes_too_much_memory_is_one_line_and_the_limit_goes(tmp_path, monkeypatch):
+def test_a_file_that_takes_too_much_memory_is_one_line_and_the_limit_is_lifted(tmp_path, monkeypatch):
     resource = pytest.importorskip("resource")
     if not memory.STATE.exists():
         pytest.skip("this system does not tell how much memory a process has")
@@ -536,7 +536,7 @@ def test_what_takes_too_much_memory_is_one_line_and_the_limit_goes(tmp_path, mon
 
 
 def instructions_to_read(path):
-    """How many instructions of importers Python runs to read a file: the work, on any machine."""
+    """Count the instructions of importers that Python runs to read a file: the work, on any machine."""
     count = 0
 
     def counted(frame, event, _):
@@ -558,7 +558,7 @@ def instructions_to_read(path):
 
 
 def gloo_calls(number):
-    """Calls of gloo whose operators are all of one size, on another thread, and none of which fits its neighbour."""
+    """Return calls of gloo, on another thread than their operators of equal size; no call fits its neighbour."""
     events = []
     for call in range(number):
         dims = {"Input Dims": [[[100]]]}
@@ -579,7 +579,7 @@ def described_calls(number):
 
 @pytest.mark.parametrize("recording", [gloo_calls, described_calls])
 def test_reading_kineto_is_linear_in_its_calls(tmp_path, recording):
-    """A search through all earlier calls for each call took 5 s for 4 000 of them."""
+    """A search through all earlier calls for each call once took 5 s for 4 000 calls."""
     paths = [written(tmp_path, f"{number}.json", recording(number)) for number in (100, 400)]
     instructions_to_read(paths[0])  # Python 3.12.1 counts nothing the first time
     few, many = map(instructions_to_read, paths)
@@ -603,15 +603,15 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
-        (lambda lines: lines[1:], "no list of calls"),
-        (lambda lines: [lines[0], "{"], ":2: no JSON"),
+        (lambda lines: lines[1:], "not a list of calls"),
+        (lambda lines: [lines[0], "{"], ":2: not JSON"),
         (lambda lines: [lines[0], "[]"], ":2: a line must be an object"),
         (lambda lines: [lines[0], lines[1].replace('"elements_in"', '"elements"')], ":2: elements_in is missing"),
         (lambda lines: [lines[0], lines[1].replace("{", '{"colour":1,', 1)], "unknown field 'colour'"),
         (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
-        (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
+        (lambda lines: [*lines, lines[1]], "states 1 calls, but 2 follow"),
         (lambda lines: [lines[0].replace('"version":3', '"version":9')], "version 9; this CollBench reads 3"),
         (
             lambda lines: [lines[0].replace('"notices":[', '"notices":[{"kind":"x"}'), lines[1]],
@@ -626,18 +626,18 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
         (lambda lines: [lines[0], lines[1].replace('"group_size":2', '"group_size":1000000000')], "at most 65536"),
     ],
 )
-def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, said):
+def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, message):
     recorded = traces.read([written(tmp_path, "fr_0.json", recorder())])
     path = tmp_path / "x.calls.jsonl"
     path.write_text("\n".join(edit(call_file.to_text(recorded).splitlines())) + "\n")
     with pytest.raises(ForeignError) as caught:
         traces.read([path])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-# ── what a file proves ───────────────────────────────────────────────────────────────────────────
+# ── facts in a file ──────────────────────────────────────────────────────────────────────────────
 def bare(events):
-    """A trace that does not tell its rank."""
+    """Return a trace without its rank."""
     return {"baseTimeNanoseconds": 5, "traceEvents": events}
 
 
@@ -645,20 +645,20 @@ def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path)
     events = [param_event(100, "allreduce", **{"Process Group Ranks": "[2, 10]"}), kernel(110, 50, 100)]
     paths = [written(tmp_path, f"trace.{number}.json", bare(events)) for number in (10, 2)]
     assert [rank.rank for rank in traces.read(paths).ranks] == [2, 10]
-    told = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
-    assert [rank.rank for rank in traces.read(told).ranks] == [0, 1]
+    described = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
+    assert [rank.rank for rank in traces.read(described).ranks] == [0, 1]
     beyond = kineto(events)
     del beyond["distributedInfo"]["rank"]  # of 4 ranks, none is number 7
     unknown = traces.read([written(tmp_path, "step.7.json", beyond)])
     assert [rank.rank for rank in unknown.ranks] == [None] and unknown.world_size == 4
 
 
-def test_a_bandwidth_that_is_no_number_is_read_and_a_torn_file_has_a_place(tmp_path):
+def test_a_bandwidth_that_is_not_a_number_is_read_and_a_torn_file_has_a_place(tmp_path):
     """torch wrote `inf` for a copy that took no time."""
     copy = {"name": "Memcpy", "cat": "Memcpy", "ts": 5, "dur": 0, "args": {"memory bandwidth (GB/s)": 1234.5}}
     text = json.dumps(kineto([copy, param_event(100, "allreduce"), copy, kernel(110, 50, 100)]))
-    found = traces.read([written(tmp_path, "inf.json", text.replace("1234.5", "inf").encode())])
-    assert found.ranks[0].calls[0].duration_s == pytest.approx(50e-6)
+    recorded = traces.read([written(tmp_path, "inf.json", text.replace("1234.5", "inf").encode())])
+    assert recorded.ranks[0].calls[0].duration_s == pytest.approx(50e-6)
     lines = json.dumps(kineto([param_event(100, "allreduce")]), indent=1).replace('"dur": 5', '"dur": ?')
     number = next(at for at, line in enumerate(lines.split("\n"), 1) if "?" in line)
     with pytest.raises(ForeignError, match=f"torn.json:{number}:"):
@@ -680,8 +680,8 @@ def launch(ts, number):
     }
 
 
-def test_a_kernel_that_ran_several_calls_is_theirs(tmp_path):
-    """torch launches a batch of sends and receives behind the last of them; its kernel names none of them."""
+def test_a_kernel_that_ran_several_calls_belongs_to_each_of_them(tmp_path):
+    """torch launches a batch of sends and receives after its last call; the kernel names none of the calls."""
     group = {
         "name": "ncclDevKernel_SendRecv",
         "cat": "kernel",
@@ -692,12 +692,12 @@ def test_a_kernel_that_ran_several_calls_is_theirs(tmp_path):
     }
     early = kernel(300, 80, 0) | {"args": {"correlation": 5}}
     events = [p2p_event(100, "send"), p2p_event(110, "recv"), launch(120, 9), group, early]
-    found = traces.read([written(tmp_path, "a.json", kineto(events))])
-    (rank,) = found.ranks
+    recorded = traces.read([written(tmp_path, "a.json", kineto(events))])
+    (rank,) = recorded.ranks
     assert [(call.operation, call.batched) for call in rank.calls] == [("send", True), ("recv", True)]
     assert sum(call.duration_s for call in rank.calls) == pytest.approx(900e-6)
     assert (rank.unclaimed, rank.unclaimed_s) == (1, pytest.approx(80e-6))
-    job = recorded_job(found)
+    job = recorded_job(recorded)
     assert job.total.in_calls_s == pytest.approx(900e-6) and job.kinds[0].busbw is None
     assert any("belong to no recorded call: 1, 80.0 µs" in text for text in sentences(job.withheld))
     alone = traces.read([written(tmp_path, "b.json", kineto([p2p_event(100, "send"), launch(120, 9), group]))])
@@ -706,13 +706,13 @@ def test_a_kernel_that_ran_several_calls_is_theirs(tmp_path):
 
 def test_kernels_of_other_libraries_communicate_too(tmp_path):
     custom = kernel(110, 50, 0) | {"name": "void vllm::cross_device_reduce_1stage<half, 2>(...)"}
-    found = traces.read(
+    recorded = traces.read(
         [written(tmp_path, "a.json", kineto([param_event(100, "allreduce"), kernel(110, 50, 100), custom]))]
     )
-    assert found.ranks[0].unclaimed == 1 and found.ranks[0].calls[0].exposed_s is None
+    assert recorded.ranks[0].unclaimed == 1 and recorded.ranks[0].calls[0].exposed_s is None
 
 
-def test_exposed_time_is_never_less_than_nothing(tmp_path):
+def test_exposed_time_is_never_negative(tmp_path):
     computing = kernel(100, 50, 0) | {"name": "gemm"}
     events = [param_event(100 + 0.1 * n, "allreduce") for n in range(40)]
     events += [kernel(100 + 1.1 * n, 1.1, 100 + 0.1 * n) for n in range(40)]
@@ -721,7 +721,7 @@ def test_exposed_time_is_never_less_than_nothing(tmp_path):
 
 
 def test_calls_that_only_the_dispatcher_knows_are_counted(tmp_path):
-    """Backends of vendors annotate nothing; an operator around an annotation is that call."""
+    """Backends of vendors annotate nothing; an operator around an annotation is the same call."""
 
     def operator(ts, name, dims, duration=50):
         return {"name": name, "cat": "cpu_op", "ts": ts, "dur": duration, "tid": 1, "args": {"Input Dims": dims}}
@@ -757,13 +757,13 @@ def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     for number, (name, more) in enumerate(made):
         entry = {"profiling_name": name, "is_p2p": True, "p2p_seq_id": 1, "record_id": number, **more}
         entries += recorder(**entry)["entries"]
-    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
-    calls = found.ranks[0].calls
+    recorded = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
+    calls = recorded.ranks[0].calls
     assert [(call.operation, call.duration_s, call.batched) for call in calls] == [
         ("send", 0.0015, True), ("recv", 0.0015, True), ("send", None, False),
     ]  # fmt: skip
-    assert found.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
-    job = recorded_job(found)
+    assert recorded.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
+    job = recorded_job(recorded)
     assert findings.recorded_sentence(job).startswith("calls took at least 3.00 ms")
 
 
@@ -775,20 +775,20 @@ def inspected(host, pid, communicator, rank, ranks, number, coll="AllReduce"):
 
 
 def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
-    """The rank in a line counts within its communicator, and none is known to be that of the world."""
+    """The rank in a line counts within its communicator; the rank in the world is unknown."""
     paths = []
     for rank in range(4):
         lines = [inspected(f"n{rank // 2}", rank, f"pair{rank // 2}", rank % 2, 2, number) for number in (1, 2)]
         lines += [inspected(f"n{rank // 2}", rank, "all", rank, 4, number, "AllGather") for number in (1, 2)]
         paths.append(written(tmp_path, f"n{rank}.log", "\n".join(lines).encode()))
-    found = traces.read(paths)
-    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(None, 4)] * 4
+    recorded = traces.read(paths)
+    assert [(rank.rank, len(rank.calls)) for rank in recorded.ranks] == [(None, 4)] * 4
     assert (
-        len({rank.process for rank in found.ranks}) == 4
-        and found.gaps is None
-        and recorded_job(found).total.in_calls_s == pytest.approx(40e-6)
+        len({rank.process for rank in recorded.ranks}) == 4
+        and recorded.gaps is None
+        and recorded_job(recorded).total.in_calls_s == pytest.approx(40e-6)
     )
-    with pytest.raises(ForeignError, match="is there twice"):
+    with pytest.raises(ForeignError, match="is given twice"):
         traces.read([paths[0], written(tmp_path, "again.log", paths[0].read_bytes())])
     pairs = [written(tmp_path, f"p{pid}.log", inspected("n", pid, f"c{pid}", 0, 2, 1).encode()) for pid in (1, 2)]
     assert [rank.rank for rank in traces.read(pairs).ranks] == [None, None]
@@ -797,22 +797,22 @@ def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
 def test_numbers_that_are_missing_leave_no_total(tmp_path):
     lines = [inspected("n", 1, "all", 0, 4, number) for number in (10, 515, 1525)]
     lines += [inspected("n", 1, "all", 0, 4, number, "AllGather") for number in (3, 4)]
-    found = traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())])
-    assert found.gaps == Gaps(5, 1518, 3, 1525)
-    job = recorded_job(found)
+    recorded = traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())])
+    assert recorded.gaps == Gaps(5, 1518, 3, 1525)
+    job = recorded_job(recorded)
     assert job.total is None and "not all calls were recorded" in findings.recorded_sentence(job)
     assert any("5 of 1518 calls were recorded (numbers 3 to 1525)" in text for text in sentences(job.withheld))
     call_file_path = tmp_path / f"kept{call_file.SUFFIX}"
-    call_file_path.write_text(call_file.to_text(found))
-    assert call_file.read(call_file_path).gaps == found.gaps
+    call_file_path.write_text(call_file.to_text(recorded))
+    assert call_file.read(call_file_path).gaps == recorded.gaps
 
 
 def test_other_files_of_a_folder_are_counted(tmp_path):
     written(tmp_path, "README.md", b"# what this is")
     path = written(tmp_path, "fr_rank2.json", recorder())
-    others = notice(ReplayNotice.NO_RECORDINGS, file="README.md", count=1)
-    assert traces.read([tmp_path]).notices == (others,)
-    assert sentence(others) == "1 × file that is no recording, such as README.md: left out"
+    left_out = notice(ReplayNotice.NO_RECORDINGS, file="README.md", count=1)
+    assert traces.read([tmp_path]).notices == (left_out,)
+    assert sentence(left_out) == "1 × file that is not a recording, such as README.md: left out"
     with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
         traces.read([path, tmp_path / "README.md"])
     path.unlink()
@@ -824,12 +824,12 @@ def graph_launch(ts, number):
     return launch(ts, number) | {"name": "cudaGraphLaunch"}
 
 
-def test_kernels_of_a_graph_and_of_other_groups_are_no_call_s(tmp_path):
-    """A call of one rank has no kernel; what a graph launches was captured before."""
+def test_kernels_of_a_graph_and_of_other_groups_belong_to_no_call(tmp_path):
+    """A call of one rank has no kernel; kernels that a graph launches were captured before."""
     alone = param_event(100, "allreduce", **{"Group size": 1, "Process Group Name": "9"})
     replayed = kernel(300, 300, 0) | {"args": {"correlation": 9, "stream": 7}}
-    found = traces.read([written(tmp_path, "a.json", kineto([alone, graph_launch(200, 9), replayed]))])
-    assert found.ranks[0].calls[0].duration_s is None and found.ranks[0].unclaimed == 1
+    recorded = traces.read([written(tmp_path, "a.json", kineto([alone, graph_launch(200, 9), replayed]))])
+    assert recorded.ranks[0].calls[0].duration_s is None and recorded.ranks[0].unclaimed == 1
     gather = param_event(100, "_allgather_base", **{"Process Group Name": "other"})
     both = {
         "name": "ncclDevKernel_SendRecv",
@@ -851,7 +851,7 @@ def test_calls_that_share_an_external_id_have_their_own_kernels(tmp_path):
     assert [call.duration_s for call in calls] == [pytest.approx(50e-6)] * 2
 
 
-def test_calls_of_gloo_beside_described_ones_are_read(tmp_path):
+def test_calls_of_gloo_among_described_calls_are_read(tmp_path):
     operator = {
         "name": "c10d::allreduce_",
         "cat": "cpu_op",
@@ -868,10 +868,10 @@ def test_calls_of_gloo_beside_described_ones_are_read(tmp_path):
         "tid": 5,
         "args": {"Input Dims": [[9]]},
     }
-    found = traces.read(
+    recorded = traces.read(
         [written(tmp_path, "a.json", kineto([param_event(100, "allreduce"), kernel(110, 50, 100), operator, run]))]
     )
-    assert [call.duration_s for call in found.ranks[0].calls] == [pytest.approx(50e-6), pytest.approx(8e-3)]
+    assert [call.duration_s for call in recorded.ranks[0].calls] == [pytest.approx(50e-6), pytest.approx(8e-3)]
 
 
 def test_operations_that_gloo_makes_of_others_are_not_counted_twice(tmp_path):
@@ -891,13 +891,13 @@ def test_operations_that_gloo_makes_of_others_are_not_counted_twice(tmp_path):
         "tid": 5,
         "args": {"Input Dims": [[18]]},
     }
-    found = traces.read([written(tmp_path, "a.json", kineto([operator, run]))])
-    assert [call.operation for call in found.ranks[0].calls] == ["all_reduce"]
-    assert found.notices == (notice(ReplayNotice.OPERATORS, count=1),)
+    recorded = traces.read([written(tmp_path, "a.json", kineto([operator, run]))])
+    assert [call.operation for call in recorded.ranks[0].calls] == ["all_reduce"]
+    assert recorded.notices == (notice(ReplayNotice.OPERATORS, count=1),)
 
 
 def test_batches_of_torch_2_4_have_no_number_of_their_own(tmp_path):
-    """And a ring that begins inside a batch does not tell its time."""
+    """If the ring buffer begins inside a batch, the time of that batch is unknown."""
     entries = []
     for number in range(6):
         more = {"profiling_name": "nccl:send 0->1", "state": "scheduled"}
@@ -906,11 +906,11 @@ def test_batches_of_torch_2_4_have_no_number_of_their_own(tmp_path):
         entries += recorder(record_id=number, is_p2p=True, p2p_seq_id=0, collective_seq_id=number // 2, **more)[
             "entries"
         ]
-    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
-    assert [call.duration_s for call in found.ranks[0].calls] == [pytest.approx(ms / 1e3) for ms in (1, 3, 5)]
+    recorded = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
+    assert [call.duration_s for call in recorded.ranks[0].calls] == [pytest.approx(ms / 1e3) for ms in (1, 3, 5)]
     ring = [entry | {"record_id": entry["record_id"] + 70} for entry in entries]
-    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": ring})])
-    assert found.ranks[0].calls[0].duration_s is None
+    recorded = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": ring})])
+    assert recorded.ranks[0].calls[0].duration_s is None
     begins = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": ring[1:]})])
     assert len(begins.ranks[0].calls) == 2
 
@@ -926,13 +926,13 @@ def test_sends_and_receives_of_inspector_share_a_counter(tmp_path):
     assert traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())]).gaps is None
 
 
-def test_pictures_beside_recordings_are_counted(tmp_path):
+def test_pictures_among_recordings_are_counted(tmp_path):
     written(tmp_path, "fr_rank2.json", recorder())
     (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
-    assert [found.values["count"] for found in traces.read([tmp_path]).notices] == [1]
+    assert [note.values["count"] for note in traces.read([tmp_path]).notices] == [1]
 
 
-def test_numbers_in_names_that_repeat_are_no_ranks(tmp_path):
+def test_numbers_in_names_that_repeat_are_not_ranks(tmp_path):
     for host, number in (("a", 100), ("b", 200)):
         event = param_event(number, "allreduce", **{"Process Group Ranks": "[0, 1]"})
         written(tmp_path, f"{host}-1.json", bare([event, kernel(number + 10, number / 2, number)]))

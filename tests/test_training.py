@@ -1,4 +1,4 @@
-"""Training steps on real gloo ranks: a strategy that trains rightly gets a time, one that does not is refused one."""
+"""Training steps on real gloo ranks: a strategy that trains correctly gets a time, a wrong strategy gets none."""
 
 import resource
 import tempfile
@@ -63,13 +63,13 @@ def measured(warm, strategies, section="links: [real]", more=""):
 
 
 def by_label(run, launch=1):
-    """The samples of training steps in one launch, by the label of their strategy."""
+    """Return the samples of training steps in one launch, by the label of their strategy."""
     steps = [entry for entry in run.samples if entry.launch == launch]
     return {label(strategy_in(entry.case)): entry for entry in steps}
 
 
 def kept_by(entry):
-    """The invariants that were checked and hold."""
+    """Return the invariants that were checked and hold."""
     return {check.invariant for check in entry.checks if check.ok}
 
 
@@ -122,7 +122,7 @@ def test_parameters_that_are_averaged_every_few_steps_are_the_same_on_all_ranks_
 
 @pytest.mark.slow
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
-    """I2 holds what each strategy trained against ranks that clip the gathered mean; a shard's norm is smaller."""
+    """I2 compares each trained strategy with ranks that clip the gathered mean; a shard's norm is smaller."""
     done, run = measured(warm, "flat, zero1, zero_redundancy, fsdp2", "clip: 0.01")
     assert done.returncode == 0, done.stderr
     assert all(entry.case.key.endswith("/clip=0.01") for entry in run.samples)
@@ -131,7 +131,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
 
 @pytest.mark.slow
 def test_under_autocast_forward_computes_in_bfloat16_and_ranks_train_the_same(warm):
-    """What is sent stays float32; I2 holds ranks against the mean of gradients, which autocast does not change."""
+    """Sent data stay float32; I2 compares ranks with the mean of gradients, which autocast does not change."""
     done, run = measured(warm, "flat, ddp, zero1, fsdp2", "autocast: bfloat16")
     assert done.returncode == 0 and failures(run) == {}
     entries = by_label(run)
@@ -141,21 +141,21 @@ def test_under_autocast_forward_computes_in_bfloat16_and_ranks_train_the_same(wa
     assert "autocast bfloat16" in done.stdout
 
 
-def test_autocast_lowers_what_forward_computes_in():
-    seen = []
+def test_autocast_lowers_the_dtype_of_forward():
+    dtypes = []
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
         scenario = Scenario(NANO.with_value("autocast", "bfloat16"))
         runner = runners.build(Strategy("none"), scenario, place, place.real, range(0), 1)
-        runner.sync.module.head.register_forward_hook(lambda *call: seen.append(call[-1].dtype))
+        runner.sync.module.head.register_forward_hook(lambda *call: dtypes.append(call[-1].dtype))
         runner.step(runner.draw(torch.Generator().manual_seed(1), 2))
         dist.destroy_process_group()
-    assert seen == [torch.bfloat16]
+    assert dtypes == [torch.bfloat16]
     assert {p.grad.dtype for p in runner.parameters} == {torch.float32}
 
 
-def test_what_is_called_advised_is_found_while_planning_or_left_out_with_the_remedy(warm):
+def test_advised_buckets_are_found_while_planning_or_left_out_with_the_remedy(warm):
     shape = config_text("{plan: {buckets: advised}}, {plan: {buckets: torch}}", "links: [1ms + 100MB/s]")
     done = warm("plan", warm.config(shape.replace("[nano]", "[{shape: nano, backward: 10ms}]")))
     assert done.returncode == 0 and "plan advised" in done.stdout and "plan torch's default" in done.stdout
@@ -163,7 +163,7 @@ def test_what_is_called_advised_is_found_while_planning_or_left_out_with_the_rem
     assert done.returncode == 0 and "`advise --from RUN` finds it after a run" in done.stdout
 
 
-def test_calls_beside_the_steps_are_the_link(warm):
+def test_calls_measured_with_the_steps_are_the_link(warm):
     calls = "operations: [all_reduce]\nmetrics: [pipelined]\ncalls: [async]\nsizes: [4KiB, 24KiB]"
     done, run = measured(warm, "flat", "", f"{calls}\nsampling: {{warmup: 1, iterations: 6}}")
     assert done.returncode == 0, done.stderr
@@ -182,14 +182,14 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory, launcher):
-    """One run of all that is wrong, beside one that is right."""
+    """Run all wrong synchronisers together with a right one."""
     warm = CommandLine(tmp_path_factory.mktemp("refused"), launcher)
     wrong = [f'{{import: "broken_syncs:{name}"}}' for name in WRONG]
     return warm, *measured(warm, ", ".join(["flat", *wrong, "{plan: {buckets: [64KiB]}}"]))
 
 
-def test_a_wrong_synchroniser_is_refused_a_number_and_what_is_right_beside_it_is_not(refused):
-    """Nor is a number given to a plan that does not fit the model."""
+def test_a_wrong_synchroniser_gets_no_number_and_a_right_one_in_the_same_run_does(refused):
+    """A plan that does not fit the model gets no number either."""
     _, done, run = refused
     assert done.returncode == 1 and "failed: " in done.stderr
     failed = failures(run)
@@ -212,7 +212,7 @@ def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_re
     assert {"I2", "I5", "I6"} <= flat and "I1" not in flat
 
 
-def of_users_model(warm, strategies, build):
+def run_of_users_model(warm, strategies, build):
     text = config_text(strategies).replace("[nano]", f'[{{import: "users_model:{build}"}}]')
     # With some seeds the loss of a few steps rises, and I2 does not judge.
     done = warm("run", warm.config(text), "--no-plots", "--set", "seed=1")
@@ -221,8 +221,8 @@ def of_users_model(warm, strategies, build):
 
 
 def test_a_users_model_is_measured_like_a_preset_and_a_missing_launch_is_made_by_resume(warm):
-    """Its weight that is two at once is sent once, and the frozen one never: one matrix and two biases of float32."""
-    done, run = of_users_model(warm, "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp", "build")
+    """The weight shared by two layers is sent once, the frozen weight never: one matrix and two biases of float32."""
+    done, run = run_of_users_model(warm, "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp", "build")
     assert done.returncode == 0, done.stderr
     results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     assert all(result.step is not None for result in results.values())
@@ -238,9 +238,9 @@ def test_a_users_model_is_measured_like_a_preset_and_a_missing_launch_is_made_by
 
 
 def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
-    """Each rank normalises its own examples, as under DDP: the gathered mean does too, one process does not."""
+    """Each rank normalises its own examples, as under DDP: so does the gathered mean, but a single process does not."""
     strategies = 'naive, {overlap_bucket: {cap: 1KiB}}, ddp, zero1, {import: "broken_syncs:Sum"}'
-    done, run = of_users_model(warm, strategies, "build_normalised")
+    done, run = run_of_users_model(warm, strategies, "build_normalised")
     assert done.returncode == 1 and failures(run) == {"broken_syncs:Sum": {"I2"}}
     results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     for name in ("naive", "ddp", "zero1"):
@@ -249,15 +249,15 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
         assert all("one process is no measure" in text for text in texts)
 
 
-def test_a_model_that_draws_its_batch_is_no_mistake(warm):
-    """Ranks are seeded differently, so that each would draw a batch of its own; right strategies were called wrong."""
-    done, run = of_users_model(warm, "naive, flat, ddp", "build_newcomers")
+def test_a_model_that_draws_its_batch_is_accepted(warm):
+    """Seeds of ranks differ, so each rank would draw its own batch; right strategies were once called wrong."""
+    done, run = run_of_users_model(warm, "naive, flat, ddp", "build_newcomers")
     assert done.returncode == 0 and failures(run) == {}, done.stderr
-    assert "holds 0" not in done.stdout  # of one launch, no interval is known
+    assert "includes 0" not in done.stdout  # one launch gives no interval
 
 
 def test_a_preset_has_the_parameters_of_its_list(warm):
-    """By its sizes alone, too."""
+    """This holds for a model given by its sizes alone, too."""
     sizes = "d32-ff64-l1-h2-v50"
     assert "d32-ff64-l1-h2-v50" in warm("plan", warm.config(config_text("flat").replace("nano", sizes))).stdout
     for name in ("nano", "d32-ff64-l1-h2-v50"):
@@ -267,8 +267,8 @@ def test_a_preset_has_the_parameters_of_its_list(warm):
         assert sizes == [gradient.nbytes for gradient in gradients(find(name))]
 
 
-def test_a_users_model_that_cannot_be_built_is_said(warm):
-    done, _ = of_users_model(warm, "flat", "no")
+def test_a_users_model_that_cannot_be_built_is_reported(warm):
+    done, _ = run_of_users_model(warm, "flat", "no")
     assert done.returncode == 1 and "users_model" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -301,7 +301,7 @@ def test_a_budget_is_for_collectives(warm):
     assert done.returncode == 2 and "budget" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_what_this_machine_cannot_measure_is_said(warm):
+def test_a_configuration_that_this_machine_cannot_measure_is_reported(warm):
     done = warm("plan", warm.config(config_text("flat").replace("gloo", "nccl")))
     assert done.returncode == 3 and "nothing can be measured here" in done.stderr
 
@@ -318,7 +318,7 @@ def test_the_table_of_strategies_has_a_synchroniser_for_each():
 
 
 def test_strategies_take_turns_on_one_set_of_tensors():
-    """Ten runners on one set hold hardly more tensors than one."""
+    """Ten runners on one set hold hardly more tensors than one runner."""
     made = [torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))) for _ in range(10)]
     shared = SharedTensors()
     for module in made:
@@ -344,12 +344,12 @@ TEN = (
 @pytest.mark.usefixtures("launcher")  # its fork server has loaded torch
 def test_ten_strategies_need_little_more_memory_than_one():
     with ProcessPoolExecutor(2, get_context("forkserver"), max_tasks_per_child=1) as pool:
-        one, ten = pool.map(grown_by, [TEN[:1], TEN])
-    assert one > 27e6 and ten <= 1.5 * one
+        one_bytes, ten_bytes = pool.map(grown_by, [TEN[:1], TEN])
+    assert one_bytes > 27e6 and ten_bytes <= 1.5 * one_bytes
 
 
 def grown_by(strategies):
-    """Bytes by which a process grows at most that trains tiny with these strategies in turn."""
+    """Return how many bytes a process grows at most while it trains tiny with these strategies in turn."""
     torch.set_num_threads(1)  # two processes' threads on two cores would wait for each other, for minutes
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
@@ -358,7 +358,7 @@ def grown_by(strategies):
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
         shared = SharedTensors()
         small = Scenario(scenario.case.with_value("model", "nano"))
-        runners.ready_order(small, place, lambda own: [own], 0)  # loads what torch loads when it first trains
+        runners.ready_order(small, place, lambda own: [own], 0)  # loads the parts of torch that training needs
         before, runners_made = psutil.Process().memory_info().rss, []
         order = range(len(gradients(find("tiny"))))
         for strategy in strategies:
@@ -375,8 +375,8 @@ def grown_by(strategies):
 
 
 @pytest.mark.slow
-def test_at_four_ranks_only_calls_that_hold_the_same_need_the_same_bits(warm):
-    """flat and DDP send one call each, in which the parameters stand in another order."""
+def test_at_four_ranks_only_calls_of_the_same_contents_need_the_same_bits(warm):
+    """flat and DDP send one call each, with the parameters in a different order."""
     text = config_text("flat, ddp, naive, naive_async").replace("world_sizes: [2]", "world_sizes: [4]")
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What is planted in invented samples is found: exposed communication, its parts, what is noise, who disturbed."""
+"""Effects planted in invented samples are found: exposed communication, its parts, noise, disturbed blocks."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")
 
 
 def analyzed(run):
-    """The analysis of the only scenario, and its results by label."""
+    """Return the analysis of the only scenario, and its results by label."""
     (scenario,) = training_of(analyze(run)).scenarios
     return scenario, {result.label: result for result in scenario.results}
 
@@ -30,7 +30,7 @@ def results(run):
 
 
 def with_checks(run, strategy, *checks_of_launches):
-    """The run in which these checks of a strategy were made, one in each launch."""
+    """Return the run with these checks of a strategy, one check per launch."""
     checks = dict(enumerate(checks_of_launches, start=1))
     changed = [
         replace(samples, checks=(checks[samples.launch],))
@@ -42,19 +42,19 @@ def with_checks(run, strategy, *checks_of_launches):
 
 
 def test_a_planted_wait_is_recovered_and_explained():
-    scenario, of = analyzed(run_of({"flat": 0.005, "naive": 0.03}))
-    assert of["flat"].exposed.value == pytest.approx(0.005, rel=0.1)
-    assert of["naive"].exposed.low < 0.03 < of["naive"].exposed.high
-    assert of["naive"].split.tail_s == pytest.approx(0.03) and of["naive"].adds_up
-    assert of["naive"].share == pytest.approx(0.03 / 0.141, rel=0.05)
-    assert of["none"].exposed is None and scenario.compute.value == pytest.approx(0.11, rel=0.1)
-    assert of["none again"].exposed.low < 0 < of["none again"].exposed.high
-    places = [of[name].place for name in ("none", "none again", "flat", "flat again", "naive")]
-    assert places == [None, None, 1, None, 2] and of["naive"].resolved
+    scenario, by_name = analyzed(run_of({"flat": 0.005, "naive": 0.03}))
+    assert by_name["flat"].exposed.value == pytest.approx(0.005, rel=0.1)
+    assert by_name["naive"].exposed.low < 0.03 < by_name["naive"].exposed.high
+    assert by_name["naive"].split.tail_s == pytest.approx(0.03) and by_name["naive"].adds_up
+    assert by_name["naive"].share == pytest.approx(0.03 / 0.141, rel=0.05)
+    assert by_name["none"].exposed is None and scenario.compute.value == pytest.approx(0.11, rel=0.1)
+    assert by_name["none again"].exposed.low < 0 < by_name["none again"].exposed.high
+    places = [by_name[name].place for name in ("none", "none again", "flat", "flat again", "naive")]
+    assert places == [None, None, 1, None, 2] and by_name["naive"].resolved
     assert [pair.strategy.name for pair in scenario.aa_pairs] == ["none", "flat"] and 0 < scenario.noise_s < 2e-3
 
 
-def test_a_step_is_the_time_of_its_case_wherever_it_stands():
+def test_a_step_is_the_time_of_its_case_in_every_place():
     run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5 if (strategy, number) == (FLAT, 3) else 0.0)
     analysis = analyze(run)
     summaries = {summary.case: summary for summary in analysis.summaries}
@@ -64,93 +64,93 @@ def test_a_step_is_the_time_of_its_case_wherever_it_stands():
     assert flat.iterations == 44 and flat.time_s.high < 0.13  # a disturbed step takes 0.35 s
 
 
-def test_what_steps_do_not_resolve_the_order_of_tails_may():
-    """Whole steps scatter by 5 ms; what is left to wait for after backward does not."""
-    of = results(run_of({"flat": 0.0005, "naive": 0.0001}, noise_s=5e-3))
-    assert not of["flat"].resolved and of["flat"].exposed.low < 0 < of["flat"].exposed.high
-    assert (of["naive"].place, of["flat"].place) == (1, 2)
+def test_the_order_of_tails_may_resolve_equal_steps():
+    """Whole steps scatter by 5 ms; the wait after backward does not."""
+    by_name = results(run_of({"flat": 0.0005, "naive": 0.0001}, noise_s=5e-3))
+    assert not by_name["flat"].resolved and by_name["flat"].exposed.low < 0 < by_name["flat"].exposed.high
+    assert (by_name["naive"].place, by_name["flat"].place) == (1, 2)
 
 
-def test_strategies_that_cannot_be_told_apart_share_a_place():
+def test_strategies_that_cannot_be_distinguished_share_a_place():
     extra, strategies = {"flat": 0.005, "naive": 0.005, "ddp": 0.05}, with_copies(FLAT, NAIVE, DDP)
-    of_runs = [results(run_of(extra, strategies=strategies, seed=seed)) for seed in range(12)]
-    shared = [[of[name].place for name in ("flat", "naive", "ddp")] == [1, 1, 3] for of in of_runs]
+    results_by_run = [results(run_of(extra, strategies=strategies, seed=seed)) for seed in range(12)]
+    shared = [[by_name[name].place for name in ("flat", "naive", "ddp")] == [1, 1, 3] for by_name in results_by_run]
     assert sum(shared) >= 10
 
 
 def test_of_eight_equal_strategies_none_is_placed_behind():
-    """Each tested against the best at 5 %, one of them would be in about half of such runs."""
+    """If each were tested against the best at 5 %, about half of such runs would place one behind."""
     eight = [Strategy("ddp", cap_bytes=2**power) for power in range(18, 26)]
     extra = {label(strategy): 0.005 for strategy in eight}
-    of_runs = [results(run_of(extra, strategies=(Strategy(REFERENCE), *eight), seed=seed)) for seed in range(12)]
-    assert sum(all(of[name].place == 1 for name in extra) for of in of_runs) >= 10
+    results_by_run = [results(run_of(extra, strategies=(Strategy(REFERENCE), *eight), seed=seed)) for seed in range(12)]
+    assert sum(all(by_name[name].place == 1 for name in extra) for by_name in results_by_run) >= 10
 
 
-def test_parts_that_do_not_add_up_are_said_so():
-    """I8: 20 ms of a step of 150 ms are in no part of it."""
-    of = results(run_of({"flat": 0.02}, hidden_s=0.02))
-    assert of["flat"].adds_up is False and of["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
-    assert of["none again"].adds_up
+def test_parts_that_do_not_add_up_are_reported():
+    """I8: 20 ms of a step of 150 ms are in none of its parts."""
+    by_name = results(run_of({"flat": 0.02}, hidden_s=0.02))
+    assert by_name["flat"].adds_up is False and by_name["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
+    assert by_name["none again"].adds_up
 
 
-def test_what_shards_cost_and_save_is_set_apart():
-    """A rank gathers for 7 ms what others updated, and updates its share in 2 ms less."""
+def test_costs_and_savings_of_shards_are_separate_parts():
+    """A rank gathers the updates of other ranks for 7 ms, and updates its share in 2 ms less."""
     more = {"gather": {"flat": 7e-3}, "update": {"none": 4e-3, "naive": 4e-3, "flat": 2e-3}}
     split = results(run_of({"flat": 0.005}, more_parts_s=more))["flat"].split
     assert (split.gather_s, split.update_s) == (pytest.approx(7e-3), pytest.approx(-2e-3))
     assert abs(split.interference_s) < 1e-9
 
 
-def test_waiting_for_a_late_rank_is_told_from_waiting_for_gradients():
+def test_waiting_for_a_late_rank_is_distinguished_from_waiting_for_gradients():
     """Rank 1 waits 4 ms for its gradients; rank 0, whose backward ended 6 ms earlier, waits 10 ms."""
-    of_none, of_flat = block({"backward": 0.1}, 0.1), block({"backward": 0.1}, 0.11, tails_s=(10e-3, 4e-3))
-    cases = [(case_of(Strategy("none"), NANO), of_none), (case_of(FLAT, NANO), of_flat)]
+    none_block, flat_block = block({"backward": 0.1}, 0.1), block({"backward": 0.1}, 0.11, tails_s=(10e-3, 4e-3))
+    cases = [(case_of(Strategy("none"), NANO), none_block), (case_of(FLAT, NANO), flat_block)]
     split = results(run_with([samples_of(case, 1, [blocks] * 8) for case, blocks in cases]))["flat"].split
     assert (split.tail_s, split.late_s) == (pytest.approx(7e-3), pytest.approx(3e-3))
 
 
-def test_calls_alone_say_what_is_hidden_and_the_first_detail_is_kept():
+def test_calls_alone_give_the_hidden_share_and_the_first_detail_is_kept():
     """A resumed run records the detail in each of its launches."""
     run, own = run_of({"flat": 0.005}), timeline(FLAT)
     details = {1: StepDetail((4, 8), (0.02, 0.03), own), 2: StepDetail((4, 8), (), timeline(FLAT, ranks=1))}
     changed = [
         replace(s, detail=details.get(s.launch)) if strategy_in(s.case) == Strategy("flat") else s for s in run.samples
     ]
-    of = results(replace(run, samples=changed))
-    assert (of["flat"].calls, of["flat"].timeline, of["naive"].timeline) == ((4, 8), own, None)
-    assert of["flat"].communication_only_s == pytest.approx(0.025) and of["naive"].hidden is None
-    assert of["flat"].hidden == pytest.approx(1 - of["flat"].exposed.value / 0.025)
+    by_name = results(replace(run, samples=changed))
+    assert (by_name["flat"].calls, by_name["flat"].timeline, by_name["naive"].timeline) == ((4, 8), own, None)
+    assert by_name["flat"].communication_only_s == pytest.approx(0.025) and by_name["naive"].hidden is None
+    assert by_name["flat"].hidden == pytest.approx(1 - by_name["flat"].exposed.value / 0.025)
 
 
 # ── disturbed blocks ─────────────────────────────────────────────────────────────────────────────
 def test_rounds_that_others_disturbed_are_left_out_and_counted():
     run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5 if number % 4 == 0 else 0.01)
-    scenario, of = analyzed(run)
+    scenario, by_name = analyzed(run)
     dropped, blocks = (rounds * len(FLAT_AND_NAIVE) for rounds in (12, 48))
-    assert (scenario.dropped, scenario.blocks, of["flat"].rounds) == (dropped, blocks, 36)
+    assert (scenario.dropped, scenario.blocks, by_name["flat"].rounds) == (dropped, blocks, 36)
     (warning,) = [text for text in sentences(analyze(run).notices) if "other processes used the CPU" in text]
     assert f"{dropped} of {blocks} timed blocks left out" in warning and warning.startswith("nano · gloo · 2 ranks")
 
 
 def test_a_disturbed_block_costs_its_own_strategy_only():
-    scenario, of = analyzed(
+    scenario, by_name = analyzed(
         run_of(
             {"flat": 0.005, "naive": 0.03},
             foreign=lambda strategy, number: 0.5 if strategy == FLAT and number % 3 == 0 else 0.0,
         )
     )
-    assert (of["flat"].rounds, of["naive"].rounds, scenario.dropped) == (32, 48, 16)
-    assert of["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
+    assert (by_name["flat"].rounds, by_name["naive"].rounds, scenario.dropped) == (32, 48, 16)
+    assert by_name["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
 
 
 @pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (-1.0, 0)])
-def test_the_plan_says_how_much_others_may_use_and_what_is_unknown_counts(share, dropped):
+def test_the_plan_sets_how_much_others_may_use_and_blocks_of_unknown_share_count(share, dropped):
     run = run_of({}, launches=1, foreign=lambda strategy, number: share if strategy == FLAT and number < 6 else 0.0)
-    scenario, of = analyzed(run)
-    assert (scenario.dropped, of["flat"].rounds) == (dropped, 12 - dropped)
+    scenario, by_name = analyzed(run)
+    assert (scenario.dropped, by_name["flat"].rounds) == (dropped, 12 - dropped)
 
 
-def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
+def test_if_most_were_disturbed_all_are_kept_and_this_is_reported():
     run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5)
     assert analyzed(run)[0].dropped == 0
     text = "too much of all strategies disturbed to leave it out, so all of those kept"
@@ -158,26 +158,26 @@ def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
 
 
 def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
-    """Of two rounds the reference was disturbed in one and flat in the other: without them there is no difference."""
+    """In one of two rounds the reference was disturbed, in the other flat: without both, no difference is left."""
     loud = {("none", 1), ("flat", 2)}
     run = run_of(
         {"flat": 0.005}, launches=3, rounds=2, strategies=(Strategy("none"), FLAT, NAIVE),
         foreign=lambda strategy, number: 0.07 if (strategy.name, number) in loud else 0.0,
     )  # fmt: skip
-    scenario, of = analyzed(run)
-    assert of["flat"].exposed is not None and scenario.dropped == 0
+    scenario, by_name = analyzed(run)
+    assert by_name["flat"].exposed is not None and scenario.dropped == 0
     assert any("too much of all strategies" in text for text in sentences(analyze(run).notices))
 
 
 # ── intervals ────────────────────────────────────────────────────────────────────────────────────
-def test_two_launches_claim_nothing_of_how_launches_differ():
+def test_two_launches_give_no_variance_between_launches():
     assert results(run_of({"flat": 0.005}, launches=2))["flat"].exposed.kind == "within-run"
     few = results(run_of({"flat": 0.005}, launches=1, rounds=3))["flat"]
     assert not few.exposed.known and not few.resolved
 
 
-def test_strategies_learn_from_each_other_how_launches_differ():
-    """Three launches know a variance badly: one series in many has launches that agree by chance."""
+def test_strategies_share_the_variance_between_launches():
+    """Three launches estimate a variance badly: in one series of many, launches agree by chance."""
     dice = np.random.default_rng(1)
     many = {n: {launch: dice.normal(0.01, 1e-3, 8) for launch in range(3)} for n in range(40)}
     alone = {n: estimate(series) for n, series in many.items()}
@@ -189,7 +189,7 @@ def test_strategies_learn_from_each_other_how_launches_differ():
 
 
 def test_short_steps_do_not_widen_the_intervals_of_long_ones_nor_these_narrow_theirs():
-    """Eight strategies whose steps all scatter by 3 % a launch: unlike differences, alike once divided by levels."""
+    """Steps of eight strategies scatter by 3 % per launch: differences scatter equally only if divided by levels."""
     dice, exposed_s, without_s = np.random.default_rng(2), np.linspace(0.0, 2.0, 8), 0.1
 
     def steps(mean_s):
@@ -205,23 +205,23 @@ def test_short_steps_do_not_widen_the_intervals_of_long_ones_nor_these_narrow_th
     assert all(0.92 < np.mean(held) < 0.98 for held in hits.values()), {n: np.mean(held) for n, held in hits.items()}
 
 
-# ── what has no times ────────────────────────────────────────────────────────────────────────────
+# ── without times ────────────────────────────────────────────────────────────────────────────────
 def test_a_check_that_fails_in_one_launch_is_not_hidden_by_the_others_that_pass():
     run = with_checks(run_of({}), FLAT, *(InvariantCheck("I4", ok, "calls") for ok in (True, False, True)))
-    of = results(run)
-    assert [check.ok for check in of["flat"].checks] == [False] and of["flat"].refused == "I4: calls"
-    assert of["flat"].step is None and of["naive"].step is not None and of["flat again"].step is not None
+    by_name = results(run)
+    assert [check.ok for check in by_name["flat"].checks] == [False] and by_name["flat"].refused == "I4: calls"
+    assert by_name["flat"].step is None and by_name["naive"].step is not None and by_name["flat again"].step is not None
     assert {str(strategy_in(s.case)): s.time_s for s in analyze(run).summaries}["flat"] is None
 
 
-def test_why_a_strategy_has_no_times_is_said():
+def test_the_reason_why_a_strategy_has_no_times_is_given():
     run = run_of({"flat": 0.005}, launches=1)
     ddp, zero = (case_of(Strategy(name), NANO) for name in ("ddp", "zero1"))
     order = tuple(replace(launch, cases=(*launch.cases, ddp, zero)) for launch in run.plan.order)
     killed = Samples(zero, 1, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
-    of = results(replace(run, plan=replace(run.plan, order=order), samples=[*run.samples, killed]))
-    assert (of["ddp"].refused, of["zero1"].refused) == (NOT_YET, "rank 1 was ended by SIGKILL")
-    assert [of[name].place for name in ("flat", "ddp", "zero1")] == [2, None, None]
+    by_name = results(replace(run, plan=replace(run.plan, order=order), samples=[*run.samples, killed]))
+    assert (by_name["ddp"].refused, by_name["zero1"].refused) == (NOT_YET, "rank 1 was ended by SIGKILL")
+    assert [by_name[name].place for name in ("flat", "ddp", "zero1")] == [2, None, None]
 
 
 def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():

@@ -1,4 +1,4 @@
-"""Two invented runs with training steps, and two sides in turns: what was planted is found, what is the same is not."""
+"""Two invented runs with training steps, and two sides in turns: planted changes are found, and no others."""
 
 import csv
 import io
@@ -35,14 +35,14 @@ FLAT = case_of(Strategy("flat"), NANO)
 
 
 def planted(seed, more_s=None, launches=6, rounds=4, name="r", **more):
-    """more_s: seconds added to the steps of strategies, by name."""
+    """Return an invented run. more_s: seconds added to the steps of strategies, by name."""
     extra_s = {name: EXTRA_S.get(name, 0.0) + (more_s or {}).get(name, 0.0) for name in ("none", "flat", "naive")}
     settings = {"launch_scatter": 0.02, "noise_s": 5e-4, **more}
     return run_of(extra_s, seed=seed, launches=launches, rounds=rounds, name=name, **settings)
 
 
 def compare(before, after, **more):
-    """Two runs, of different occasions."""
+    """Compare two separate runs."""
     return compare_runs(before, replace(after, path=Path("after")), **more)
 
 
@@ -51,69 +51,69 @@ def turns(a, b):
     return compare_sides(a, b, ("A: a", "B: b"), 0.05, Ending(EndReason.BUDGET, 6), looks)
 
 
-def of(result):
+def by_name(result):
     return {name_of(strategy_in(change.case)): change for change in result.changes}
 
 
 def without(run, case, *samples, skips=()):
-    """The same run in which one case was never timed, with samples or skips that say why."""
+    """Return the run without times of one case, with samples or skips that give the reason."""
     kept = [s for s in run.samples if s.case != case]
     return replace(run, samples=[*kept, *samples], plan=replace(run.plan, skips=tuple(skips)))
 
 
 def failed(run, case, failure, checks=()):
-    """The same run in which a case failed in the first launch."""
+    """Return the run in which a case failed in the first launch."""
     first = next(s for s in run.samples if s.case == case)
     return without(run, case, replace(first, timed=None, failure=failure, checks=checks))
 
 
 # ── two kept runs ────────────────────────────────────────────────────────────────────────────────
 def test_a_step_that_takes_20_percent_longer_is_found_and_no_other_is_named():
-    found = [of(compare(planted(seed), planted(1000 + seed, factors={"flat": 1.2}))) for seed in range(20)]
+    compared = [by_name(compare(planted(seed), planted(1000 + seed, factors={"flat": 1.2}))) for seed in range(20)]
     for name in ("flat", "flat again"):
-        assert np.mean([changes[name].verdict == SLOWER for changes in found]) >= 0.95
-        assert np.mean([changes[name].ratio.low < 1.2 < changes[name].ratio.high for changes in found]) >= 0.8
-    others = [[changes[name].verdict in {SLOWER, FASTER} for name in ("none", "naive")] for changes in found]
-    assert np.mean([any(verdicts) for verdicts in others]) <= 0.05
-    turned = of(compare(planted(1000, factors={"flat": 1.2}), planted(0)))
+        assert np.mean([changes[name].verdict == SLOWER for changes in compared]) >= 0.95
+        assert np.mean([changes[name].ratio.low < 1.2 < changes[name].ratio.high for changes in compared]) >= 0.8
+    unchanged = [[changes[name].verdict in {SLOWER, FASTER} for name in ("none", "naive")] for changes in compared]
+    assert np.mean([any(verdicts) for verdicts in unchanged]) <= 0.05
+    turned = by_name(compare(planted(1000, factors={"flat": 1.2}), planted(0)))
     assert turned["flat"].verdict == FASTER
 
 
 @pytest.mark.slow
-def test_two_runs_of_the_same_are_hardly_ever_called_changed():
-    found = [compare(planted(seed), planted(1000 + seed)) for seed in range(40)]
-    assert np.mean([result.verdict in {SLOWER, FASTER} for result in found]) <= 0.1
-    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in found]) <= 0.1
+def test_two_equal_runs_are_hardly_ever_called_changed():
+    comparisons = [compare(planted(seed), planted(1000 + seed)) for seed in range(40)]
+    assert np.mean([result.verdict in {SLOWER, FASTER} for result in comparisons]) <= 0.1
+    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in comparisons]) <= 0.1
     calm = [compare(*(planted(n, launch_scatter=0.005) for n in (seed, 1000 + seed))) for seed in range(20)]
-    assert np.mean([of(result)["flat"].verdict == SAME for result in calm]) > 0.8  # the control: not all undecided
+    assert np.mean([by_name(result)["flat"].verdict == SAME for result in calm]) > 0.8  # the control: not all undecided
 
 
 def test_more_exposed_communication_is_recovered():
-    found = [of(compare(planted(seed), planted(1000 + seed, {"naive": 0.02}))) for seed in range(20)]
-    differences = [changes["naive"].exposed.difference for changes in found]
+    compared = [by_name(compare(planted(seed), planted(1000 + seed, {"naive": 0.02}))) for seed in range(20)]
+    differences = [changes["naive"].exposed.difference for changes in compared]
     assert np.mean([interval.value for interval in differences]) == pytest.approx(0.02, rel=0.1)
     assert np.mean([interval.low < 0.02 < interval.high for interval in differences]) >= 0.8
-    assert np.mean([changes["naive"].exposed.resolved for changes in found]) >= 0.9
-    assert np.mean([changes["none again"].exposed.resolved for changes in found]) <= 0.05
+    assert np.mean([changes["naive"].exposed.resolved for changes in compared]) >= 0.9
+    assert np.mean([changes["none again"].exposed.resolved for changes in compared]) <= 0.05
 
 
 def test_slower_computing_is_not_called_communication():
     result = compare(planted(1), planted(2, dict.fromkeys(("none", "flat", "naive"), 0.03)))
     assert {change.verdict for change in result.changes} == {SLOWER}
     assert not any(change.exposed and change.exposed.resolved for change in result.changes)
-    assert of(result)["none"].exposed is None
+    assert by_name(result)["none"].exposed is None
 
 
 def test_a_difference_within_that_of_two_copies_is_not_resolved():
-    """The second copy of flat takes 30 ms longer than the first, so 20 ms between the runs say nothing."""
+    """The second copy of flat takes 30 ms longer than the first, so 20 ms between the runs show nothing."""
     again = {Strategy("flat"): 0.02, Strategy("flat", again=1): 0.05, "naive": 0.05}
     before = run_of(again, seed=1, launches=5, noise_s=5e-4)
     after = run_of({**again, "naive": 0.07}, seed=2, launches=5, noise_s=5e-4)
-    assert of(compare(planted(1), planted(2, {"naive": 0.02})))["naive"].exposed.resolved
-    assert not of(compare(before, after))["naive"].exposed.resolved
+    assert by_name(compare(planted(1), planted(2, {"naive": 0.02})))["naive"].exposed.resolved
+    assert not by_name(compare(before, after))["naive"].exposed.resolved
 
 
-def test_differences_of_one_case_are_those_of_scipy():
+def test_differences_of_one_case_equal_differences_of_scipy():
     dice = np.random.default_rng(5)
     for n in (3, 5, 8):
         before, after = (dice.normal(mean, 1, n) for mean in (0, 1))
@@ -121,26 +121,26 @@ def test_differences_of_one_case_are_those_of_scipy():
         paired = scipy_stats.ttest_1samp(after - before, 0)
         for test, sides in ((welch, ([before], [after])), (paired, ([after - before],))):
             ((interval, sure),) = verdicts.differences(*sides, error_rate=0.05)
-            ends = test.confidence_interval(0.95)
+            limits = test.confidence_interval(0.95)
             assert interval.value == pytest.approx(after.mean() - before.mean()) and sure == (test.pvalue <= 0.05)
-            assert (interval.low, interval.high) == pytest.approx((ends.low, ends.high))
+            assert (interval.low, interval.high) == pytest.approx((limits.low, limits.high))
     assert verdicts.differences([np.ones(3)], [np.ones(3)])[0][1] is False  # equal launches do not crash
 
 
-def test_the_ratio_and_the_difference_are_those_of_the_times_that_are_printed():
+def test_the_ratio_and_the_difference_agree_with_the_printed_times():
     for change in (
-        of(compare(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
-        of(turns(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
+        by_name(compare(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
+        by_name(turns(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
     ):
         assert change.ratio.value == pytest.approx(change.after.value / change.before.value)
         exposed = change.exposed
         assert exposed.difference.value == pytest.approx(exposed.after.value - exposed.before.value)
 
 
-def test_one_launch_decides_nothing_and_it_is_said():
+def test_one_launch_decides_nothing_and_this_is_reported():
     old, new = planted(1), planted(2, factors={"flat": 2}, launches=1)
     result = compare(old, new)
-    change = of(result)["flat"]
+    change = by_name(result)["flat"]
     assert (change.verdict, change.reason.kind, change.ratio.kind) == (
         INCONCLUSIVE,
         VerdictNotice.ONE_LAUNCH,
@@ -148,7 +148,7 @@ def test_one_launch_decides_nothing_and_it_is_said():
     )
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
     assert any("launches=5" in text for text in sentences(result.notices))
-    stated = of(compare(old, new, noise_floor=0.1))
+    stated = by_name(compare(old, new, noise_floor=0.1))
     assert stated["flat"].verdict == SLOWER and stated["naive"].verdict == INCONCLUSIVE
 
 
@@ -167,11 +167,11 @@ def test_blocks_that_others_disturbed_are_left_out():
 
 # ── two sides in turns ───────────────────────────────────────────────────────────────────────────
 def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
-    """Both sides of a pair share what their occasion is like."""
+    """Both sides of a pair share the conditions of their launches."""
     a = planted(7, launches=8, launch_scatter=0.2)
     b = planted(7, {"flat": 0.01}, launches=8, launch_scatter=0.2)
     result = turns(a, b)
-    changes = of(result)
+    changes = by_name(result)
     assert list(changes) == ["flat", "naive", "none"]  # without second copies
     assert (result.pairs, result.verdict, changes["flat"].verdict) == (8, SLOWER, SLOWER)
     assert len(changes["flat"].ratios) == len(result.ratios) == 8 and changes["none"].exposed is None
@@ -184,32 +184,32 @@ def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
 
 
 def test_equal_sides_hardly_ever_differ_in_exposed_communication():
-    found = [turns(planted(seed, launches=6), planted(500 + seed, launches=6)) for seed in range(30)]
-    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in found]) <= 0.05
+    comparisons = [turns(planted(seed, launches=6), planted(500 + seed, launches=6)) for seed in range(30)]
+    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in comparisons]) <= 0.05
 
 
 def test_fewer_pairs_than_the_first_look_resolve_nothing():
     result = turns(planted(7, launches=3), planted(7, {"flat": 0.01}, launches=3))
-    assert len(of(result)["flat"].ratios) == 3 < pairs.LOOKS[0]
-    assert result.verdict == INCONCLUSIVE and not of(result)["flat"].exposed.resolved
+    assert len(by_name(result)["flat"].ratios) == 3 < pairs.LOOKS[0]
+    assert result.verdict == INCONCLUSIVE and not by_name(result)["flat"].exposed.resolved
 
 
-# ── what has no partner ──────────────────────────────────────────────────────────────────────────
+# ── without a partner ────────────────────────────────────────────────────────────────────────────
 REFUSED = Failure("wrong", None, "I2: trains another model"), (InvariantCheck("I2", False, "trains another model"),)
 KILLED = Failure("killed", 1, "rank 1 was ended by SIGKILL"), ()
 
 
 @pytest.mark.parametrize("why", [REFUSED, KILLED], ids=["refused", "killed"])
 @pytest.mark.parametrize("judge", [compare, turns])
-def test_what_is_refused_or_fails_after_is_broken(judge, why):
+def test_a_case_that_is_refused_or_fails_after_is_broken(judge, why):
     result = judge(planted(1), failed(planted(2), FLAT, *why))
     (unpaired,) = result.broken
-    assert (unpaired.case, absence(unpaired)) == (FLAT, why[0].text) and "flat" not in of(result) and result.failed
+    assert (unpaired.case, absence(unpaired)) == (FLAT, why[0].text) and "flat" not in by_name(result) and result.failed
     turned = judge(failed(planted(2), FLAT, *why), planted(1))
     assert turned.broken == () and [(case.case, absence(case)) for case in turned.only_after] == [(FLAT, why[0].text)]
 
 
-def test_what_was_not_tried_after_is_listed_with_the_reason():
+def test_a_case_that_was_not_tried_after_is_listed_with_the_reason():
     old = planted(1)
     (pending,) = compare(old, without(planted(2), FLAT)).only_before
     assert (pending.case, absence(pending)) == (FLAT, "not measured yet")
@@ -218,10 +218,10 @@ def test_what_was_not_tried_after_is_listed_with_the_reason():
     reasons = {case.case: absence(case) for case in compare(old, fewer).only_before}
     assert reasons == dict.fromkeys((FLAT, again), "not asked for")
     no_torch = "torch is not installed: pip install torch, or make install in a checkout"
-    for skipped, known in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
+    for skipped, affected in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
         run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, notice(SkipNotice.NO_TORCH)),)))
-        of_case = {case.case: absence(case) for case in compare(old, run).only_before}
-        assert {case for case, reason in of_case.items() if reason == no_torch} == known
+        reason_by_case = {case.case: absence(case) for case in compare(old, run).only_before}
+        assert {case for case, reason in reason_by_case.items() if reason == no_torch} == affected
         assert [absence(case) for case in turns(old, run).only_before] == [no_torch]
 
 
@@ -230,7 +230,7 @@ def test_without_anything_in_common_there_is_no_comparison():
         compare(planted(1), planted(2, scenario=replace(NANO, case=NANO.case.with_value("batch", 4))))
 
 
-def test_what_differs_around_the_numbers_is_listed():
+def test_settings_that_differ_are_listed():
     old, new = planted(1), planted(2, rounds=9)
     new = replace(
         new,
@@ -249,7 +249,7 @@ def result(request):
 
 
 def test_the_numbers_arrive_in_every_format(result):
-    changes, change = of(result), of(result)["flat"]
+    changes, change = by_name(result), by_name(result)["flat"]
     text = written(comparison.document(result))
     assert text.startswith("FAILED: 1 case that did not fail before; SLOWER")
     assert ("6 pairs of launches, A and B" in text) is bool(result.ended)
@@ -287,7 +287,7 @@ def test_the_picture_shows_exposed_communication(result, tmp_path):
 
 # ── on the command line ──────────────────────────────────────────────────────────────────────────
 def kept(folder, run, name):
-    """A run as a results folder below `results`."""
+    """Write a run as a folder below `results`, and return its name."""
     path = folders.create(folder / "results", replace(run.plan, name=name), b"backends: [gloo]\n", {})
     with Journal(path) as journal:
         for samples in run.samples:

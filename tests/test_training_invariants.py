@@ -1,4 +1,4 @@
-"""Each invariant of a strategy fails when it is broken on purpose: what ranks would say is made up here."""
+"""Each invariant of a strategy fails when it is broken on purpose; the reports of ranks are invented."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, own=StepOptio
 
 
 def bench(other=None, sizes=(400, 200)):
-    """Rank 0 of two; the other says `other(own)`."""
+    """Return the context of rank 0 of two; the other rank reports `other(own)`."""
     place = RankInfo(0, 2, torch.device("cpu"), ProcessGroupTransport(2))
     return CheckContext(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
 
@@ -30,7 +30,7 @@ def verdicts(checks):
     return {check.invariant: check.ok for check in checks}
 
 
-def test_what_is_right_passes():
+def test_correct_calls_pass():
     checks, calls = invariants.check_calls(bench(), runner())
     assert verdicts(checks) == {"I5": True, "I6": True} and calls == (200, 400)
     assert invariants.check_start(bench(), runner()).ok and invariants.check_end(bench(), runner(), 3).ok
@@ -50,14 +50,14 @@ def test_a_plan_that_was_not_realised_is_noticed():
     assert verdicts(checks)["I6"] is False
 
 
-def test_ranks_that_differ_are_noticed_and_without_synchronisation_those_that_do_not():
-    differing, alike = bench(lambda own: own + "x"), bench()
+def test_ranks_that_differ_are_noticed_and_equal_ranks_without_synchronisation():
+    differing, equal = bench(lambda own: own + "x"), bench()
     assert invariants.check_start(differing, runner()).ok is False
     end = invariants.check_end(differing, runner(), 3)
     assert (end.invariant, end.ok) == ("I1", False)
     reference = runner(strategy=Strategy("none"))
     assert invariants.check_end(differing, reference, 3).ok is True
-    control = invariants.check_end(alike, reference, 3)
+    control = invariants.check_end(equal, reference, 3)
     assert (control.invariant, control.ok) == ("I4", False)
 
 
@@ -71,7 +71,7 @@ def test_other_bits_are_noticed():
 
 
 @pytest.mark.parametrize(("elements", "ok"), [(75, True), (150, False), (10, False)])
-def test_states_that_are_no_single_copy_are_noticed(elements, ok):
+def test_states_that_are_not_a_single_copy_are_noticed(elements, ok):
     optimizer = SimpleNamespace(state={0: {"momentum_buffer": torch.zeros(elements)}})
     sharded = runner(strategy=Strategy("zero1"))
     sharded.optimizer = optimizer

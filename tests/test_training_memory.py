@@ -1,4 +1,4 @@
-"""The memory of each strategy alone: bytes that torch's allocator gave out, beside what its tensors must take."""
+"""The memory of each strategy alone: bytes that torch's allocator gave out, compared with the size of its tensors."""
 
 import threading
 from dataclasses import astuple, replace
@@ -48,7 +48,7 @@ def results(measured, ranks=2):
     return scenario, {result.label: result for result in scenario.results}
 
 
-def test_what_a_function_allocates_is_counted_with_what_it_released():
+def test_allocations_of_a_function_are_counted_with_released_ones():
     def work(note):
         kept = torch.empty(10**6)
         torch.empty(5 * 10**6)
@@ -62,7 +62,7 @@ def test_what_a_function_allocates_is_counted_with_what_it_released():
     assert list(noted.items()) == [("first", 24 * 10**6), ("second", 24 * 10**6), ("third", 40 * 10**6)]
 
 
-def test_what_another_thread_releases_is_not_seen_so_that_nothing_is_told():
+def test_memory_that_another_thread_releases_makes_the_peaks_unknown():
     def work(note):
         handed = [torch.empty(10**7)]
         thread = threading.Thread(target=handed.clear)
@@ -79,10 +79,10 @@ def test_peaks_grow_from_the_model_to_the_optimizers_states_and_are_no_less_than
     naive = by_label["naive"].memory
     assert MODEL <= naive.initial_bytes < 1.1 * MODEL
     assert naive.before_bytes >= 2 * MODEL and naive.after_bytes >= 4 * MODEL
-    # Where a thread of gloo happens to release, a strategy's memory is not told.
-    told = {name: result for name, result in by_label.items() if result.memory is not None}
-    assert {"none", "naive", "ddp"} <= set(told)
-    for name, result in told.items():
+    # If a thread of gloo happens to release memory, the memory of a strategy is unknown.
+    with_memory = {name: result for name, result in by_label.items() if result.memory is not None}
+    assert {"none", "naive", "ddp"} <= set(with_memory)
+    for name, result in with_memory.items():
         sizes = astuple(result.memory)
         assert list(sizes) == sorted(sizes), name
         assert 0.99 * (result.computed_bytes or 0) <= result.memory.peak_bytes, name
@@ -115,7 +115,7 @@ def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
 
 
 @pytest.mark.slow
-def test_one_rank_is_measured_without_synchronising_and_is_what_others_are_held_against(measured):
+def test_one_rank_is_measured_without_synchronising_and_is_the_base_of_others(measured):
     _, alone = results(measured, ranks=1)
     assert {result.strategy.name for result in alone.values()} == {"none"} and alone["none"].step is not None
     points = {(point.label, point.case.world_size): point for point in training_of(measured[2]).scaling}
@@ -126,20 +126,20 @@ def test_one_rank_is_measured_without_synchronising_and_is_what_others_are_held_
     assert points["naive", 2].examples_per_s.value == pytest.approx(2 / points["naive", 2].step.value)
 
 
-def test_without_being_asked_for_memory_is_not_measured_and_needs_no_room():
+def test_memory_is_measured_and_needs_room_only_on_request():
     section = "models: [tiny], optimizer: adamw, strategies: [flat, zero1, fsdp2]"
     rooms = []
-    for asked in ("false", "true"):
-        plan = planned(f"{section}, memory: {asked}")
+    for setting in ("false", "true"):
+        plan = planned(f"{section}, memory: {setting}")
         ((scenario, strategies),) = scenarios_of(plan).items()
-        assert step_settings(plan.settings).step_memory is (asked == "true")
+        assert step_settings(plan.settings).step_memory is (setting == "true")
         rooms.append(rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory))
     assert rooms[1] >= rooms[0] + alone_bytes(scenario.case, Strategy("zero1"))
     little = replace(HOST, memory_available_bytes=3 * rooms[0])
     assert planned(section, little).cases and not planned(f"{section}, memory: true", little).cases
 
 
-def test_what_is_computed_counts_parameters_gradients_states_and_buckets():
+def test_computed_memory_counts_parameters_gradients_states_and_buckets():
     case = Case("training_step", "gloo", 4, "float32", 0, own=StepOptions(model="micro", optimizer="adamw"))
     copies = {
         name: alone_bytes(case, Strategy(name, **more)) / MODEL

@@ -1,4 +1,4 @@
-"""A training plan: what does not fit into memory is refused with the numbers, and a setting that misleads is noted."""
+"""A training plan: models that do not fit into memory are refused with the numbers; misleading settings are noted."""
 
 from dataclasses import replace
 
@@ -35,31 +35,31 @@ def on(backend: str, model: str, machine: Machine):
     return planned(f"models: [{model}], strategies: [flat]", machine, backend)
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers():
-    for backend, machine, said in (
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers():
+    for backend, machine, message in (
         ("gloo", HOST, "needs 2 × "),
         ("nccl", TWO_GPUS, "of memory on a GPU for parameters"),
     ):
         plan = on(backend, "xl-2026", machine)
         (skip,) = plan.skips
-        assert not plan.order and said in sentence(skip.reason) and "GiB are available" in sentence(skip.reason)
+        assert not plan.order and message in sentence(skip.reason) and "GiB are available" in sentence(skip.reason)
         assert on(backend, "tiny", machine).order
 
 
-def test_memory_that_is_not_told_refuses_nothing_and_gpus_need_none_of_the_host():
+def test_unknown_memory_refuses_nothing_and_gpus_need_no_memory_of_the_host():
     assert on("nccl", "xl-2026", replace(TWO_GPUS, gpu_free_bytes=None)).order
     assert on("nccl", "tiny", replace(TWO_GPUS, memory_available_bytes=2**20)).order
 
 
 def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
-    for trap, said, sound in TRAPS:
+    for trap, words, sound in TRAPS:
         (note,) = sentences(traps(planned(f"models: [nano], {trap}"), 4))
-        assert said in note
+        assert words in note
         assert traps(planned(f"models: [nano], {sound}"), 4) == []
 
 
 def test_variables_and_scheduling_hold_for_steps_and_other_options_are_refused():
-    """Sides of `ab` that differ in nothing that is measured would be called the same."""
+    """Sides of `ab` that differ only in options without effect would be called the same."""
     section = "training: {models: [nano], strategies: [flat]}"
     base = f"backends: [gloo]\nworld_sizes: [2]\nenv: {{NCCL_MAX_CTAS: [1, 2]}}\n{section}\n"
     plan = expand(parse(base.encode(), "x.yaml", [], "x"), HOST, 1)
@@ -68,7 +68,7 @@ def test_variables_and_scheduling_hold_for_steps_and_other_options_are_refused()
     }
     assert all(len({case.settings for case in launch.cases}) == 1 for launch in plan.order)
     for wrong in ("metrics: [isolated]", "sizes: [1KiB]", "reduce_ops: [max]", "groups: [world]"):
-        with pytest.raises(ConfigError, match=f"{wrong.split(':')[0]}: .*steps of training do not have it"):
+        with pytest.raises(ConfigError, match=f"{wrong.split(':')[0]}: .*steps of training do not have this key"):
             parse(f"{base}{wrong}\n".encode(), "x.yaml", [], "x")
         parse(f"{base}operations: [all_reduce]\nsizes: [2KiB]\n".encode(), "x.yaml", [], "x")
 
@@ -86,7 +86,7 @@ def test_schedulings_are_an_axis_of_steps_and_batch_is_for_gloo():
 def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with_the_reason():
     section = "models: [nano], strategies: [flat], autocast: bfloat16"
     assert all(options_of(case).autocast == "bfloat16" for case in planned(section).cases)
-    for wrong, why in (("float16", "no dtype of autocast"), ("float64", "no dtype of autocast")):
+    for wrong, why in (("float16", "unknown dtype of autocast"), ("float64", "unknown dtype of autocast")):
         with pytest.raises(ConfigError, match=f"training.autocast: .*{why}"):
             planned(section.replace("bfloat16", wrong))
     shape = planned(section.replace("[nano]", "[{shape: nano, backward: 10ms}]"))
@@ -105,18 +105,18 @@ def test_plan_prints_notes(warm):
 
 def test_one_rank_tries_a_step_on_a_gpu_and_has_nothing_to_synchronise_on_a_cpu():
     section = "models: [micro], strategies: [flat, ddp]"
-    one = replace(TWO_GPUS, gpus=1)
+    machine = replace(TWO_GPUS, gpus=1)
     for backend, tried in (("gloo", False), ("nccl", True)):
         text = f"backends: [{backend}]\nworld_sizes: [1]\ntraining: {{{section}}}\n"
-        plan = expand(parse(text.encode(), "x.yaml", [], "x"), one, 1)
+        plan = expand(parse(text.encode(), "x.yaml", [], "x"), machine, 1)
         assert any(strategy_in(case).name == "flat" for case in plan.cases) is tried
         assert any("nothing to synchronise" in sentence(skip.reason) for skip in plan.skips) is not tried
 
 
 def test_two_ranks_may_share_a_gpu_to_try_a_step():
     text = b"backends: [nccl]\nworld_sizes: [2]\ntraining: {models: [micro], strategies: [flat]}\n"
-    one = replace(TWO_GPUS, gpus=1)
-    refused = expand(parse(text, "x.yaml", [], "x"), one, 1)
+    machine = replace(TWO_GPUS, gpus=1)
+    refused = expand(parse(text, "x.yaml", [], "x"), machine, 1)
     assert not refused.cases and "oversubscribe_gpu" in sentence(refused.skips[0].reason)
-    shared = expand(parse(text, "x.yaml", ["oversubscribe_gpu=true"], "x"), one, 1)
+    shared = expand(parse(text, "x.yaml", ["oversubscribe_gpu=true"], "x"), machine, 1)
     assert shared.cases and all(case.oversubscribed for case in shared.cases)

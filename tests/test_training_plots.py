@@ -1,4 +1,4 @@
-"""Pictures of training steps show what was concluded, with units, and bear many strategies, ranks and calls."""
+"""Pictures of training steps show the conclusions, with units, and have room for many strategies, ranks and calls."""
 
 import io
 import math
@@ -46,7 +46,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
     )
     (tmp_path / f"training-steps-{MOST_PAGES}.png").write_bytes(b"left behind")
     drawn = draw(View(RUN, invented.analysis((few,))), tmp_path)
-    # Those of collectives have nothing to show.
+    # Pictures of collectives have nothing to show.
     kinds = [kind.name for kind in PICTURES if kind.name.startswith("training-")]
     assert [name for _, name in drawn if not name.endswith("-2")] == kinds
     words = {
@@ -68,14 +68,14 @@ def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
 
-    def of(name):
+    def bars_of(name):
         return [bar for bar in bars if abs(bar.get_y() + bar.get_height() / 2 - row_of[name]) < 0.01]
 
     flat = next(o for o in comparison.results if o.label == "flat")
-    computing, exposed = of("flat")
+    computing, exposed = bars_of("flat")
     assert computing.get_width() == pytest.approx(comparison.compute.value)
     assert exposed.get_width() == pytest.approx(flat.exposed.value)
-    computing, negative = of("ddp noop")
+    computing, negative = bars_of("ddp noop")
     assert computing.get_width() == pytest.approx(comparison.compute.value - 0.4e-3)
     assert negative.get_hatch() and negative.get_width() == pytest.approx(0.4e-3)
     assert row_of["none"] < row_of["ddp noop"] < row_of["flat"] < row_of["naive"]
@@ -95,9 +95,9 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
 
 def test_lanes_are_as_many_as_were_under_way_at_once():
     calls = [CallRecord(1, 0.0, begin, end) for begin, end in ((0, 4), (1, 2), (2, 3), (3, 5), (4, 6))]
-    found = training.lanes(calls)
-    assert [len(lane) for lane in found] == [2, 3]
-    assert training.lanes([]) == [] and sorted(f.done_s for lane in found for f in lane) == [2, 3, 4, 5, 6]
+    lanes = training.lanes(calls)
+    assert [len(lane) for lane in lanes] == [2, 3]
+    assert training.lanes([]) == [] and sorted(f.done_s for lane in lanes for f in lane) == [2, 3, 4, 5, 6]
 
 
 def with_ranks(comparison, ranks):
@@ -120,9 +120,9 @@ def test_of_many_ranks_some_are_shown(comparison):
 
 def test_labels_of_sizes_keep_their_distance():
     caps = [2**k for k in range(14, 31)]
-    found = training._labelled([25 * 2**20, 0, 10**9], caps)
-    assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
-    assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
+    labelled = training._labelled([25 * 2**20, 0, 10**9], caps)
+    assert {25 * 2**20, 10**9} <= set(labelled) and 0 not in labelled and 16 * 2**20 not in labelled
+    assert all(b / a >= 1.9 for a, b in pairwise(labelled)) and len(labelled) <= 12
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
@@ -150,7 +150,7 @@ def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     assert len(drawn_by(training.steps, alone)) == 1 and drawn_by(training.buckets, alone) == []
 
 
-def test_intervals_without_ends_are_drawn_without_bars(comparison):
+def test_intervals_without_limits_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
     odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
@@ -161,7 +161,7 @@ def test_intervals_without_ends_are_drawn_without_bars(comparison):
         assert "± inf" not in text and "two copies" not in text
 
 
-def test_calls_that_cannot_be_seen_are_not_none(comparison):
+def test_calls_that_cannot_be_seen_are_not_shown_as_no_calls(comparison):
     unseen = invented.timeline(Strategy("none"))
     ddp = invented.result(Strategy("ddp"), 3, calls=None, timeline=unseen)
     odd = replace(comparison, results=(comparison.results[0], ddp))

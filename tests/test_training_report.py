@@ -1,6 +1,6 @@
-"""Training steps in the report of a run: numbers arrive unchanged, what is not known is said, nothing stands twice.
+"""Training steps in the report of a run: numbers arrive unchanged, unknown values are marked, nothing appears twice.
 
-Invented runs; the pictures have tests of their own.
+The runs are invented; the pictures have their own tests.
 """
 
 import io
@@ -43,7 +43,7 @@ def analysis():
 
 @pytest.fixture(scope="module")
 def mixed():
-    """A run of training steps and an all-reduce."""
+    """Return a run of training steps and an all-reduce."""
     made = [samples(case, launch, [[1e6, 1.1e6]] * 8) for launch in (1, 2) for case in (CALL,)]
     order = tuple(replace(launch, cases=(*launch.cases, CALL)) for launch in RUN.plan.order)
     return replace(RUN, samples=[*RUN.samples, *made], plan=replace(RUN.plan, order=order))
@@ -54,8 +54,8 @@ def build(analysis, run=RUN):
 
 
 def row_of(table, *words):
-    (found,) = [line for line in table.splitlines() if all(f"| {word} " in line for word in words)]
-    return [cell.strip() for cell in found.strip("|").split("|")]
+    (row,) = [line for line in table.splitlines() if all(f"| {word} " in line for word in words)]
+    return [cell.strip() for cell in row.strip("|").split("|")]
 
 
 def result_of(scenario, name):
@@ -93,7 +93,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     assert "differ by up to 600 µs" in trust and "2 caveats" in trust
 
 
-def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
+def test_equal_places_unresolved_and_refused_are_distinguished(analysis):
     scenario = training_of(analysis).scenarios[0]
     text = written([*training.overview(scenario), *training.refused(scenario)])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[1] == "2 ="
@@ -105,10 +105,10 @@ def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
 
 
 def test_order_is_by_place_and_the_reference_is_first(analysis):
-    found = training.ordered(training_of(analysis).scenarios[0])
-    assert training.is_reference(found[0]) and found[-1].refused
-    places = [result.place for result in found if result.place]
-    assert places == sorted(places) and len(found) == len(training_of(analysis).scenarios[0].results)
+    results = training.ordered(training_of(analysis).scenarios[0])
+    assert training.is_reference(results[0]) and results[-1].refused
+    places = [result.place for result in results if result.place]
+    assert places == sorted(places) and len(results) == len(training_of(analysis).scenarios[0].results)
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
@@ -135,7 +135,7 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
     assert frame[frame.op == "all_reduce"].comm_time_avg.isna().all() and (frame.op == "all_reduce").sum() == 1
 
 
-def test_json_is_json_even_where_a_number_is_none(analysis):
+def test_json_is_valid_even_if_a_number_is_infinite(analysis):
     broken = replace(training_of(analysis).scenarios[0], noise_s=math.inf)
     data = json.loads(machine_format.to_json(View(RUN, with_training(analysis, scenarios=(broken,)))))
     assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap_bytes"]
@@ -143,12 +143,12 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
     assert any(check["invariant"] == "I1" and check["ok"] for case in data["cases"] for check in case["checks"])
 
 
-def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
+def test_the_report_names_missing_cases_and_prints_no_nan(analysis):
     text = written(document.build(View(RUN, analysis), [("Step time", "training-steps")], "../../plots/r"))
     for part in ("zero1: the shares", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)", "fsdp2"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
-    # What failed and what was left out stands once, with its reason.
+    # A failed case and a left-out case appear once, with the reason.
     assert text.count("rank 1 was ended by SIGKILL") == text.count("carries all-reduces only") == 1
     assert "bandwidth" not in text and "What stands out" not in text
 
@@ -205,7 +205,7 @@ def test_invariants_count_strategies_and_name_offenders(analysis):
     assert row_of(table, "I2")[2] == "not checked"
 
 
-def test_what_is_violated_in_one_launch_does_not_hold(analysis):
+def test_an_invariant_violated_in_one_launch_does_not_hold(analysis):
     scenario = training_of(analysis).scenarios[0]
     both = replace(
         scenario.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
@@ -221,7 +221,7 @@ def test_a_split_that_does_not_add_up_is_a_doubt(analysis):
     assert "does not add up" not in build(analysis)
 
 
-def test_advice_lays_measured_beside_predicted(analysis):
+def test_advice_shows_measured_and_predicted_times(analysis):
     scenario = training_of(analysis).scenarios[0]
     text = written(training.advice(scenario))
     row = row_of(text, "cap of 256 KiB")
@@ -240,11 +240,11 @@ def test_a_pair_that_differs_is_shouted(analysis):
 
 def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
-    found = training.short_names(many)
-    assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
+    names = training.short_names(many)
+    assert list(names.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 
-def test_intervals_that_say_nothing_are_no_numbers(analysis):
+def test_infinite_intervals_are_not_printed_as_numbers(analysis):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     scenario = training_of(analysis).scenarios[0]
     result = replace(scenario.results[1], exposed=wide, exposed_std=math.nan)
@@ -254,7 +254,7 @@ def test_intervals_that_say_nothing_are_no_numbers(analysis):
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
-def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
+def test_a_shared_place_is_marked_and_a_control_has_none(analysis):
     scenario = training_of(analysis).scenarios[0]
     first = [replace(result, place=1) for result in scenario.results[1:3]]
     copy = replace(invented.result(Strategy("none")), strategy=Strategy("none", again=1), label="none again")
@@ -266,7 +266,7 @@ def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
     machine = Machine("h", 1, 2**34, 2**25, 0, {})
     text = written(planned.plan(mixed.plan, machine))
-    assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
+    assert "11 strategies; " in text and "of memory per rank" in text and "after backward, one all-reduce" in text
     assert "fsdp2 makes other calls too: training_step · fsdp2 · micro · gloo · float32 · 2 ranks" in text
     assert "no core is left to overlap" in text and "| all_reduce " in text and text.count("training_step") == 1
     assert "5 steps each" in text and "the steps on top" in text
@@ -279,5 +279,5 @@ def test_the_headline_is_the_fastest_that_synchronises(mixed):
     )
     rows = frame.to_dict("records")
     number, best = listings.headline(rows)
-    assert number == "11" and best.endswith("a step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
+    assert number == "11" and best.endswith("per step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
     assert "GB/s: all_reduce" in listings.headline([row for row in rows if row["op"] == "all_reduce"])[1]

@@ -1,4 +1,4 @@
-"""A model by its shape: no memory, no computing, gradients never ready before their time, calls of the right bytes."""
+"""A model by its shape takes no memory and no computing; gradients are never early, calls have the right bytes."""
 
 import resource
 from dataclasses import replace
@@ -40,7 +40,7 @@ training:
 
 
 @pytest.mark.slow
-def test_it_is_trained_like_a_model(warm):
+def test_a_shape_is_trained_like_a_model(warm):
     profile = ReadyTimes.of_shape(NANO)
     sizes = buckets.bucket_bytes(profile, buckets.uniform(profile, 2**18))
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, sizes)))), "--no-plots")
@@ -58,7 +58,7 @@ def test_it_is_trained_like_a_model(warm):
         assert {"I2", "I3", "I5", "I6"} <= held
         assert results["flat"].calls == (profile.total,)
         assert next(result for name, result in results.items() if name.startswith("plan")).calls == sizes
-    # An emulated link is never faster than it says.
+    # An emulated link is never faster than it should be.
     assert results["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
     assert results["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
 
@@ -67,11 +67,11 @@ def test_it_is_trained_like_a_model(warm):
     for step in steps:
         assert step.gradients == NANO.gradients
         for line in step.ranks:  # no gradient is ready before its time, and the last registered is first
-            assert all(seen >= due for seen, due in zip(line.ready_s, NANO.ready_s, strict=True))
+            assert all(ready >= due for ready, due in zip(line.ready_s, NANO.ready_s, strict=True))
             assert sorted(line.ready_s, reverse=True) == list(line.ready_s)
 
 
-def test_it_takes_no_memory():
+def test_a_shape_takes_no_memory():
     import torch
 
     from bench.packages.training.rank.models import ByShape
@@ -91,19 +91,19 @@ def test_it_takes_no_memory():
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ("{shape: tny}", "did you mean 'tiny'"),
         ("{shape: tiny, backward: soon}", "backward"),
         ("{shape: tiny, layers: 3}", "layers"),
         ("{import: nothing}", "package.module:name"),
         ("d64-ff128-l1-h5-v100", "not divided into 5 heads"),
-        ("d64-ff128-l0-h4-v100", "1 at least"),
+        ("d64-ff128-l0-h4-v100", "at least 1"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(warm, model, said):
+def test_a_wrong_model_is_reported_in_one_line(warm, model, message):
     done = warm("plan", warm.config(RUN.replace("{shape: nano, backward: 10ms}", model).replace("BUCKETS", "1KiB")))
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_real_link_must_have_memory_for_what_it_moves():

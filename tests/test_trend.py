@@ -1,4 +1,4 @@
-"""Steps that were put into a series of runs are found where they are, and none where there are none."""
+"""Steps planted in a series of runs are found in their place; without a planted step, none is found."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 
 
 def series(rng, runs=12, launches=5, noise=0.05, step=0.0, at=6, between=0.0):
-    """Medians of the launches of each run; from run `at` on, slower by `step`."""
+    """Return the medians of the launches per run; from run `at` on, they are slower by `step`."""
     levels = rng.normal(0, between, runs) + np.where(np.arange(runs) >= at, np.log1p(step), 0)
     return [np.exp(rng.normal(level, noise, launches)) for level in levels]
 
@@ -21,10 +21,10 @@ def series(rng, runs=12, launches=5, noise=0.05, step=0.0, at=6, between=0.0):
 @pytest.mark.parametrize("launches", [1, 5])
 def test_a_step_of_30_percent_is_found_within_one_run(launches):
     rng = np.random.default_rng(1)
-    found = [trend.steps(series(rng, launches=launches, step=0.3)) for _ in range(100)]
+    steps = [trend.steps(series(rng, launches=launches, step=0.3)) for _ in range(100)]
     often = 0.8 if launches == 1 else 0.95
-    assert np.mean([any(abs(place - 6) <= 1 for place in places) for places in found]) >= often
-    assert np.mean([len(places) == 1 for places in found]) >= often
+    assert np.mean([any(abs(place - 6) <= 1 for place in places) for places in steps]) >= often
+    assert np.mean([len(places) == 1 for places in steps]) >= often
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_family_of_cases_is_corrected_for():
 
 
 def test_of_20_cases_over_runs_that_differ_hardly_any_gets_a_step():
-    """By more than their launches do. Each case by itself, with its own noise, would make it 12 to 18 %."""
+    """Runs differ by more than launches. If each case were judged by its own noise, 12 to 18 % would get a step."""
     rng = np.random.default_rng(31)
     cases = [Case("all_reduce", "gloo", 2, "float32", 4 * k) for k in range(1, 21)]
 
@@ -58,7 +58,7 @@ def test_of_20_cases_over_runs_that_differ_hardly_any_gets_a_step():
             yield run, [Summary(case, 8, 80, launch_interval(m), means_s=tuple(m)) for case, m in means.items()]
 
     def stepped(step):
-        return [bool(found.changed) for found in trend.trend([*runs_of_cases(step)])]
+        return [bool(trend_of_case.changed) for trend_of_case in trend.trend([*runs_of_cases(step)])]
 
     assert sum(any(stepped(0.0)) for _ in range(40)) <= 4
     assert sum(stepped(1.0)[0] for _ in range(10)) >= 8
@@ -71,7 +71,7 @@ def test_up_and_down_again_are_two_steps():
     assert trend.steps(bump) == (4, 8)
 
 
-def test_a_step_too_small_to_matter_is_none():
+def test_a_step_too_small_to_matter_is_ignored():
     rng = np.random.default_rng(5)
     small = series(rng, noise=0.002, step=0.03)
     assert trend.steps(small) == () and trend.steps(small, min_change=0.01) == (6,)
@@ -91,27 +91,27 @@ def test_runs_come_oldest_first_and_cases_need_three_of_them():
         return run, [Summary(case, 2, 20, launch_interval(times), means_s=tuple(times)) for case in cases]
 
     rare = Case("all_reduce", "gloo", 4, "float32", 4096)
-    (found,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])
-    assert found.case == CASE and found.changed == ()
-    assert [time.value for time in found.times_s] == pytest.approx([1, 2, 3], rel=0.01)
+    (trend_of_case,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])
+    assert trend_of_case.case == CASE and trend_of_case.changed == ()
+    assert [time.value for time in trend_of_case.times_s] == pytest.approx([1, 2, 3], rel=0.01)
 
 
 def drifting(rng, runs: int, rho: float):
-    """Runs that are alike if they are neighbours, without any step."""
+    """Return runs without any step, in which neighbours are correlated."""
     level = [rng.normal()]
     for _ in range(runs - 1):
         level.append(rho * level[-1] + np.sqrt(1 - rho**2) * rng.normal())
-    return [np.exp(rng.normal(0.1 * one, 0.02, 5)) for one in level]
+    return [np.exp(rng.normal(0.1 * value, 0.02, 5)) for value in level]
 
 
 @pytest.mark.parametrize(("runs", "rho", "most"), [(12, 0.5, 0.12), (12, 0.8, 0.2), (30, 0.5, 0.2)])
 def test_a_drift_is_rarely_taken_for_a_step(runs, rho, most):
-    """Without regard to neighbours it would be in 13, 35 and 44 %."""
+    """If the correlation of neighbours were ignored, this would happen in 13, 35 and 44 %."""
     rng = np.random.default_rng(6)
     assert np.mean([bool(trend.steps(drifting(rng, runs, rho), min_change=0)) for _ in range(200)]) <= most
 
 
 def test_a_new_last_run_can_be_the_first_of_a_level():
     rng = np.random.default_rng(7)
-    found = [trend.steps(series(rng, noise=0.02, step=0.3, at=11)) for _ in range(100)]
-    assert np.mean([places == (11,) for places in found]) >= 0.9
+    steps = [trend.steps(series(rng, noise=0.02, step=0.3, at=11)) for _ in range(100)]
+    assert np.mean([places == (11,) for places in steps]) >= 0.9

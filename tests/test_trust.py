@@ -1,4 +1,4 @@
-"""A run folder of somebody else runs nothing unasked, and ranks get variables that tune communication only."""
+"""A foreign run folder runs nothing without confirmation; ranks get only variables that tune communication."""
 
 import json
 import os
@@ -26,22 +26,22 @@ PLANTED = (
 
 
 def one_line(done, *words) -> None:
-    """It ended with exit code 2 and one line that has these words."""
+    """Assert that a command ended with exit code 2 and one line with these words."""
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def unfinished(place, **of_side_b) -> str:
-    """A run of two sides that has to go on, whose manifest says this of side B. Returns its name."""
+def unfinished(place, **side_b) -> str:
+    """Write an unfinished run of two sides with these entries of side B in its manifest; return its name."""
     name = kept(place.folder, [0.3, -0.3])
     path = place.folder / "results" / name
     manifest = folders.read_manifest(path)
-    sides = {**manifest["sides"], "b": {**manifest["sides"]["b"], **of_side_b}}
+    sides = {**manifest["sides"], "b": {**manifest["sides"]["b"], **side_b}}
     folders.update_manifest(path, sides=sides, ab={**manifest["ab"], "ended": None, "spent_s": 0.0})
     return name
 
 
-# ── what a folder would run ──────────────────────────────────────────────────────────────────────
+# ── programs of a folder ─────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("trust", [[], ["--trust"]])
 def test_a_command_in_place_of_an_interpreter_never_runs(warm, trust):
     marker = warm.folder / "marker"
@@ -58,7 +58,7 @@ def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
     name = unfinished(warm, python=str(python), own_process=True)
     one_line(warm("resume", name), str(python), "--trust")
     assert not marker.exists()
-    one_line(warm("resume", name, "--trust"), str(python), "lacks")  # it is no Python
+    one_line(warm("resume", name, "--trust"), str(python), "lacks")  # it is not Python
     assert marker.exists()
 
 
@@ -74,7 +74,7 @@ def test_variables_of_a_folders_side_are_confirmed_and_then_set(cli):
     name = unfinished(cli, variables={"OMP_NUM_THREADS": "2"})
     one_line(cli("resume", name), "OMP_NUM_THREADS=2", "--trust")
     path = cli.folder / "results" / name
-    (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured, as far as the budget goes
+    (path / folders.SAMPLES).write_bytes(b"")  # everything is measured again, within the budget
     folders.update_manifest(path, ab={**folders.read_manifest(path)["ab"], "budget_s": 1.0})
     assert_ended(cli("resume", name, "--trust", "--no-plots"))
     (session,) = folders.read(path / "b").environment
@@ -100,7 +100,7 @@ def test_a_file_that_is_a_link_is_not_written(warm, file):
     victim.write_bytes(b"precious\nwithout an end")
     assert warm("run", warm.config(), "--no-plots").returncode == 0
     (path,) = warm.runs()
-    (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured again
+    (path / folders.SAMPLES).write_bytes(b"")  # everything is measured again
     (path / file).unlink()
     (path / file).symlink_to(victim)
     one_line(warm("resume", str(path), "--no-plots"), file, "link")
@@ -116,7 +116,7 @@ def test_a_file_that_is_a_pipe_blocks_nobody(warm):
         folders.read(path / "a")
 
 
-# ── what may be set ──────────────────────────────────────────────────────────────────────────────
+# ── variables ────────────────────────────────────────────────────────────────────────────────────
 REFUSED = (
     "LD_PRELOAD=x PYTHONPATH=x OMPI_MCA_mca_base_env_list=LD_PRELOAD=libevil OMPI_MCA_mca_base_component_path=x "
     "OMPI_MCA_plm_rsh_agent=x OMPI_MCA_coll_tuned_dynamic_rules_filename=x OMPI_MCA_btl_sm_backing_directory=x "
@@ -142,7 +142,7 @@ def test_only_variables_that_tune_communication_may_be_set():
         assert variables.unsettable(name, value) is None, name
 
 
-def test_what_may_be_set_is_recorded():
+def test_variables_that_may_be_set_are_recorded():
     every = [*variables.TUNING, *variables.AT_START]
     assert variables.allowed((name, "x") for name in every) == dict.fromkeys(sorted(every), "x")
 
@@ -168,8 +168,8 @@ def test_the_command_line_and_yaml_have_the_same_rules(warm, option, name, value
     assert not warm.runs() and "\x1b" not in done.stderr
 
 
-def test_what_is_read_when_a_process_starts_is_for_sides_only():
-    """Ranks come from a process that has read it already: it would change nothing."""
+def test_variables_read_when_a_process_starts_are_for_sides_only():
+    """Ranks come from a process that has already read these variables: setting them would change nothing."""
     with pytest.raises(ConfigError, match="OMP_NUM_THREADS"):
         parse(b"backends: [gloo]\noperations: [all_reduce]\nsizes: [4KiB]\nenv: {OMP_NUM_THREADS: [2]}", "x")
     assert variables.unsettable("OMP_NUM_THREADS", "2", fresh=True) is None

@@ -1,4 +1,4 @@
-"""`tune`: rule files as their libraries read them, the race, the proof, crossovers, and all of it with real ranks."""
+"""`tune`: rule files as their libraries read them, the race, the proof, crossovers, and the verb with real ranks."""
 
 import json
 import os
@@ -62,13 +62,13 @@ print(received.tolist() == list(range(world.size)))
 """
 
 
-def said(library, rules, op, ranks, *sizes):
-    return [library.said(rules, Cell(op, ranks, size)) for size in sizes]
+def choices_at(library, rules, op, ranks, *sizes):
+    return [library.choice_for(rules, Cell(op, ranks, size)) for size in sizes]
 
 
 # ── rule files ───────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
-def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
+def test_a_rule_file_is_read_back_and_has_no_rule_beyond_its_sizes(library):
     first, second = (RING, SEGMENTED) if library is LIBRARY else (Pick("tree", "ll"), Pick("ring", "simple"))
     rules = [
         SizeRule("all_reduce", 2, 256, 1023, first),
@@ -78,13 +78,13 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
     text = library.write(rules, 1, ["by a test", "99 comments"])
     read = library.read(text)
     assert read.problems == ()
-    assert said(library, read.rules, "all_reduce", 2, 255, 256, 1023, 1024, 4096, 4097, 2**30) == [
+    assert choices_at(library, read.rules, "all_reduce", 2, 255, 256, 1023, 1024, 4096, 4097, 2**30) == [
         DEFAULT, first, first, second, second, DEFAULT, DEFAULT,
     ]  # fmt: skip
-    assert said(library, read.rules, "all_reduce", 3, 256, 65536) == [DEFAULT, DEFAULT]
-    assert said(library, read.rules, "all_reduce", 4, 256, 65536, 65537) == [DEFAULT, first, DEFAULT]
-    assert said(library, read.rules, "all_reduce", 5, 65536) == [DEFAULT]
-    assert said(library, read.rules, "broadcast", 2, 1024) == [DEFAULT]
+    assert choices_at(library, read.rules, "all_reduce", 3, 256, 65536) == [DEFAULT, DEFAULT]
+    assert choices_at(library, read.rules, "all_reduce", 4, 256, 65536, 65537) == [DEFAULT, first, DEFAULT]
+    assert choices_at(library, read.rules, "all_reduce", 5, 65536) == [DEFAULT]
+    assert choices_at(library, read.rules, "broadcast", 2, 1024) == [DEFAULT]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
     [
         ("1\n2\n1\n0\n1\n8 4 0 0\n", "line 6: the first size of allreduce must be 0, not 8"),
         ("1\n2\n1\n0\n2\n0 4 0 0\n", "line 6: the file ends before a size"),
-        ("1\n2\n1\n0\n1\n0 ring 0 0\n", "line 6: 'ring' stands where an algorithm should be"),
+        ("1\n2\n1\n0\n1\n0 ring 0 0\n", "line 6: 'ring' was found where an algorithm should be"),
         ("1\n2\n1\n0\n1\n0 9 0 0\n", "line 6: allreduce has no algorithm 9 (0 to 5)"),
         ("1\n3\n1\n3\n1\n0 5 0 0\n", "line 6: two_proc is for 2 ranks"),
         ("1\n2\n1\n0\n2\n0 0 0 0\n0 4 0 0\n", "line 7: size 0 after 0: they must increase"),
@@ -100,15 +100,15 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
         ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers after the last rule are not read"),
         ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers after the last rule"),
         ("1\n6\n1\n0\n1\n0 1 0 0\n", "collective 6: CollBench measures no such collective"),
-        ("1\n2\n1\n0\n1\n0 4 0 ²\n", "line 6: '\\xb2' stands where a segment should be"),
+        ("1\n2\n1\n0\n1\n0 4 0 ²\n", "line 6: '\\xb2' was found where a segment should be"),
         ("rule-file-version-3\n1\n2\n1\n0\n1\n0 4 0 0\n", "line 1: format 3: CollBench reads formats 1 and 2"),
     ],
 )
-def test_what_open_mpi_would_ignore_is_named_with_its_line(text, problem):
-    assert any(problem in found for found in LIBRARY.read(text).problems), LIBRARY.read(text)
+def test_a_text_that_open_mpi_would_ignore_is_named_with_its_line(text, problem):
+    assert any(problem in reported for reported in LIBRARY.read(text).problems), LIBRARY.read(text)
 
 
-def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line():
+def test_a_line_that_nccls_plugin_would_misread_is_named_with_its_number():
     text = "# head\nallreduce,0,99,tree,ll\nalltoall,0,99,ring,ll,-1,1,2\nallreduce,0,99,rings,LL,-1,1,2\n"
     text += "allreduce,0,18446744073709551615,nvls,simple,4,-1,-1,-1,0\nallreduce,0,64K,ring,ll,-1,1,2\n"
     read = catalog.Nccl().read(text + "allreduce,0,99,ring,ll,-1,2,2\n")
@@ -120,18 +120,18 @@ def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line(
         notice(TuneNotice.OTHER_HOSTS, line=7, nodes="2", hosts=1),
     )
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
-    assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
+    assert choices_at(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
     rules = catalog.Nccl().read("allreduce,0,4294967295,ring,simple,-1,1,2\n").rules
-    found = [
-        *said(catalog.Nccl(), rules, "all_reduce", 2, 2**32 - 1),
-        *said(catalog.Nccl(), rules, "all_reduce", 2, 2**33),
+    choices = [
+        *choices_at(catalog.Nccl(), rules, "all_reduce", 2, 2**32 - 1),
+        *choices_at(catalog.Nccl(), rules, "all_reduce", 2, 2**33),
     ]
-    assert found == [Pick("ring", "simple"), catalog.DEFAULT]
+    assert choices == [Pick("ring", "simple"), catalog.DEFAULT]
 
 
 @needs_mpi
-def test_open_mpi_honours_the_file_that_is_written_and_ignores_what_is_said_to_be_ignored(tmp_path):
-    """Its algorithm for two ranks fails with three: so a program ends with an error exactly where a rule is used."""
+def test_open_mpi_honours_the_written_file_and_ignores_what_it_should_ignore(tmp_path):
+    """Its algorithm for two ranks fails with three, so a program ends with an error exactly if the rule is used."""
     library = catalog.OpenMpi(machine.algorithms())
     written = library.write([SizeRule("all_to_all", 3, 4, 100, Pick("two_proc"))], 1)
     elsewhere = library.write([SizeRule("all_to_all", 3, 13, 100, Pick("two_proc"))], 1)
@@ -152,7 +152,7 @@ def test_open_mpi_honours_the_file_that_is_written_and_ignores_what_is_said_to_b
 
 
 @needs_mpi
-def test_choices_are_those_that_ompi_info_lists():
+def test_choices_equal_the_list_of_ompi_info():
     library = catalog.OpenMpi(machine.algorithms())
     small, large = (library.choices("all_reduce", 4, size) for size in (1024, 2**20))
     assert {"ring", "recursive_doubling", "rabenseifner"} <= {choice.algorithm for choice in small}
@@ -163,7 +163,7 @@ def test_choices_are_those_that_ompi_info_lists():
 
 
 @pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
-def test_settings_tell_each_operation_its_choice(library):
+def test_settings_give_each_operation_its_choice(library):
     choice, other = (SEGMENTED, LINEAR) if library is LIBRARY else (Pick("tree", "ll128"), Pick("ring", "ll"))
     second = "all_to_all" if library is LIBRARY else "broadcast"
     settings = library.settings({"all_reduce": choice, second: other})
@@ -196,7 +196,7 @@ NAMES = {cell: [Pick(f"c{number}") for number in range(6)] for cell in CELLS}
 
 
 def drawn(ratios, launches, scatter=0.05, seed=0):
-    """Times of each cell: log ratio of each choice to the default, in launches that move all choices alike."""
+    """Draw logs of times per cell from log ratios of choices to the default; each launch shifts all choices equally."""
     dice = np.random.default_rng(seed)
     times = {}
     for cell in CELLS:
@@ -281,7 +281,7 @@ def test_rules_end_where_a_gain_was_shown():
 
 
 def test_a_rule_does_not_reach_into_sizes_at_which_it_was_only_faster_by_chance():
-    """The lines do not cross: beside the default, a rule ends at the size at which it was proven."""
+    """The lines do not cross: next to the default, a rule ends at the size at which it was proven."""
     ratios = dict.fromkeys(CELLS, -0.06)
     times = {
         cell: {
@@ -297,7 +297,7 @@ def test_a_rule_does_not_reach_into_sizes_at_which_it_was_only_faster_by_chance(
     assert (rule.low, rule.high) == (16384, 16384)
 
 
-def test_gains_that_nobody_wants_make_no_rule_however_sure_they_are():
+def test_gains_below_the_minimum_make_no_rule_however_sure_they_are():
     ratios = {CELLS[0]: np.full(24, -0.003) + 1e-4 * np.arange(24), CELLS[1]: np.full(24, -0.3) + 1e-4 * np.arange(24)}
     assert choosing.faster(ratios, 0.02) == {CELLS[1]} and choosing.faster(ratios, 0.0) == {*CELLS[:2]}
 
@@ -308,35 +308,35 @@ def test_a_rule_that_failed_in_the_last_launches_is_dropped_and_a_cell_without_t
         pick: Case(cell.op, "mpi", 2, "float32", cell.size, settings=LIBRARY.settings({cell.op: pick}))
         for pick in (DEFAULT, RING)
     }
-    told = {"": {}, str(cases[RING].settings): {cell.op: RING}}
+    assigned = {"": {}, str(cases[RING].settings): {cell.op: RING}}
     every = [samples(cases[DEFAULT], n, [[1000, 1000]] * 4) for n in range(1, 13)]
     every += [samples(cases[RING], n, [[500, 500]] * 4) for n in range(1, 7)]
     every += [Samples(cases[RING], n, 0.0, failure=Failure("wrong", 0, "it is wrong")) for n in range(7, 13)]
-    table = outcome.proven(every, told, {cell: RING}, range(1, 7), 0.02)
+    table = outcome.proven(every, assigned, {cell: RING}, range(1, 7), 0.02)
     assert table == {cell: RING}
-    found = outcome.tuned(every, told, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
-    assert not found.rules and found.results[0].why is Why.THEN_FAILED
-    assert found.wrong == ("all_reduce, 2 ranks, ring: it is wrong (1 KiB)",)
+    tuned = outcome.tuned(every, assigned, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
+    assert not tuned.rules and tuned.results[0].why is Why.THEN_FAILED
+    assert tuned.wrong == ("all_reduce, 2 ranks, ring: it is wrong (1 KiB)",)
     file = LIBRARY.read(LIBRARY.write([SizeRule("all_reduce", 2, 0, None, RING)], 1))
-    checked = outcome.checked(every[12:], told, file, {cell: RING}, range(1, 13), 0.02)
+    checked = outcome.checked(every[12:], assigned, file, {cell: RING}, range(1, 13), 0.02)
     assert checked.whole is None and checked.results[0].why is Why.NOT_MEASURED
 
 
 def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice():
-    found = {cell: Case(cell.op, "mpi", 2, "float32", cell.size) for cell in CELLS}
-    asked = {CELLS[0]: [RING, SEGMENTED], CELLS[1]: [RING], CELLS[2]: []}
-    ((default, *sides),) = rounds_of.launches(LIBRARY, found, asked, 3, 7)
+    cases = {cell: Case(cell.op, "mpi", 2, "float32", cell.size) for cell in CELLS}
+    choices = {CELLS[0]: [RING, SEGMENTED], CELLS[1]: [RING], CELLS[2]: []}
+    ((default, *sides),) = rounds_of.launches(LIBRARY, cases, choices, 3, 7)
     assert {case.size_bytes for case in default.launch.cases} == {1024, 4096} and default.launch.number == 3
-    assert [*map(dict, (side.told for side in (default, *sides)))] == [
+    assert [*map(dict, (side.assigned for side in (default, *sides)))] == [
         {},
         {"all_reduce": RING},
         {"all_reduce": SEGMENTED},
     ]
     assert [len(side.launch.cases) for side in sides] == [2, 1]
-    told = {str(side.launch.cases[0].settings): side.told for side in (default, *sides)}
-    assert [choice_of(told, side.launch.cases[0]) for side in (default, *sides)] == [DEFAULT, RING, SEGMENTED]
-    ((_, read),) = rounds_of.launches(LIBRARY, found, asked, 3, 7, LIBRARY.file_settings("/tmp/rules"))
-    assert set(read.told.values()) == {FROM_FILE} and len(read.launch.cases) == 2
+    assigned = {str(side.launch.cases[0].settings): side.assigned for side in (default, *sides)}
+    assert [choice_of(assigned, side.launch.cases[0]) for side in (default, *sides)] == [DEFAULT, RING, SEGMENTED]
+    ((_, read),) = rounds_of.launches(LIBRARY, cases, choices, 3, 7, LIBRARY.file_settings("/tmp/rules"))
+    assert set(read.assigned.values()) == {FROM_FILE} and len(read.launch.cases) == 2
 
 
 def test_a_number_of_ranks_that_a_rule_file_names_twice_counts_as_it_is_named_last():
@@ -347,30 +347,32 @@ def test_a_number_of_ranks_that_a_rule_file_names_twice_counts_as_it_is_named_la
 
 def test_a_case_whose_choice_is_not_known_does_not_count_as_the_default():
     case = Case("all_reduce", "mpi", 2, "float32", 1024, settings=LIBRARY.settings({"all_reduce": RING}))
-    for told in ({"": {}}, {"": {}, str(case.settings): {"all_to_all": LINEAR}}):
-        with pytest.raises(StoreError, match="does not say which choice"):
-            choice_of(told, case)
+    for assigned in ({"": {}}, {"": {}, str(case.settings): {"all_to_all": LINEAR}}):
+        with pytest.raises(StoreError, match="does not record which choice"):
+            choice_of(assigned, case)
 
 
-def test_a_state_that_does_not_say_what_was_told_is_refused(tmp_path):
-    """Without it, all that was measured would count as the default."""
+def test_a_state_without_assigned_choices_is_refused(tmp_path):
+    """Without these choices, all measurements would count as the default."""
     (tmp_path / "tune.json").write_text('{"backend": "mpi", "budget_s": 1.0, "min_change": 0.02}')
-    with pytest.raises(StoreError, match="told"):
+    with pytest.raises(StoreError, match="assigned"):
         read_state(tmp_path)
 
 
 def test_ranks_that_read_one_file_have_rules_for_different_operations():
-    found = {
+    cases = {
         cell: Case(cell.op, "mpi", cell.ranks, "float32", cell.size)
         for cell in (Cell("all_reduce", 2, 1024), Cell("all_to_all", 3, 1024))
     }
-    asked = dict(zip(found, [[RING], [LINEAR]], strict=True))
-    told = rounds_of.told_in(rounds_of.launches(LIBRARY, found, asked, 1, 7, LIBRARY.file_settings("/tmp/rules")))
-    read = [replace(case, settings=LIBRARY.file_settings("/tmp/rules")) for case in found.values()]
-    assert [choice_of(told, case) for case in (*read, *found.values())] == [FROM_FILE, FROM_FILE, DEFAULT, DEFAULT]
+    choices = dict(zip(cases, [[RING], [LINEAR]], strict=True))
+    assigned = rounds_of.assigned_in(
+        rounds_of.launches(LIBRARY, cases, choices, 1, 7, LIBRARY.file_settings("/tmp/rules"))
+    )
+    read = [replace(case, settings=LIBRARY.file_settings("/tmp/rules")) for case in cases.values()]
+    assert [choice_of(assigned, case) for case in (*read, *cases.values())] == [FROM_FILE, FROM_FILE, DEFAULT, DEFAULT]
 
 
-def test_the_answer_says_for_which_uses_of_buffers_rules_were_shown():
+def test_the_answer_names_the_uses_of_buffers_for_which_rules_were_shown():
     cases = {Cell(op, 2, 1024): Case(op, "mpi", 2, "float32", 1024) for op in ("all_gather", "all_reduce", "reduce")}
     chosen = [CellResult(cell, DEFAULT if cell.op == "reduce" else RING, RING, Why.FASTER_IN_FRESH) for cell in cases]
     words = usage(Tuned(tuple(chosen), (), (), None, 0), cases)
@@ -403,13 +405,16 @@ sampling: {seconds_per_case: 20ms}
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (("[mpi]", "[gloo]"), "backends: gloo: tune needs one whose library lets you choose; allowed: mpi, nccl"),
+        (
+            ("[mpi]", "[gloo]"),
+            "backends: gloo: no choice of algorithms; allowed: mpi, nccl",
+        ),
         (("[all_to_all]", "[barrier]"), "operations: barrier: Open MPI has no setting for it; allowed: all_gather"),
         (("[float32]", "[float32, float64]"), "fall into the same cell"),
     ],
 )
 @needs_mpi
-def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
+def test_a_sweep_that_no_rule_file_can_express_is_one_line(warm, changed, message):
     done = warm("tune", warm.config(SMALL.replace(*changed)))
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
@@ -418,7 +423,7 @@ def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
 def test_a_default_that_something_else_decides_is_refused(warm, monkeypatch):
     config = SMALL + "env: {OMPI_MCA_coll_tuned_alltoall_algorithm: [pairwise]}\n"
     done = warm("tune", warm.config(config))
-    assert done.returncode == 2 and "env.OMPI_MCA_coll_tuned_alltoall_algorithm: this is what tune finds" in done.stderr
+    assert done.returncode == 2 and "env.OMPI_MCA_coll_tuned_alltoall_algorithm: tune finds this out" in done.stderr
     monkeypatch.setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
     done = warm("tune", warm.config(SMALL))
     assert done.returncode == 2 and "OMPI_MCA_coll_tuned_use_dynamic_rules is set, so the default" in done.stderr
@@ -431,11 +436,11 @@ def test_a_launch_in_which_everything_fails_ends_the_run(warm):
 
 
 @needs_mpi
-def test_a_budget_that_is_too_short_says_so(warm):
+def test_a_budget_that_is_too_short_is_refused(warm):
     done = warm("tune", warm.config(SMALL), "--budget", "2s")
     assert (
         done.returncode == 2
-        and "--budget 2.00 s: the race may take 40 % of it, and 3 launches of every choice" in done.stderr
+        and "--budget 2.00 s: the race may use 40 % of it, and 3 launches of every choice" in done.stderr
     )
     done = warm("tune", warm.config(SMALL), "--check", "nowhere")
     assert done.returncode == 2 and "--check nowhere: no such file" in done.stderr
@@ -482,7 +487,7 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
 @needs_mpi
 @pytest.mark.slow
 def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
-    """Open MPI's algorithm for two ranks, offered for three."""
+    """Open MPI's algorithm for two ranks is offered for three."""
     monkeypatch.setattr(catalog, "FOR_TWO", set())
     config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
     done = warm("tune", warm.config(config), "--budget", "45s", "--no-plots")
@@ -494,7 +499,7 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
 
 
 def test_a_rule_that_nccl_read_and_did_not_take_is_named():
-    """As NCCL 2.28 did on a GPU: between hosts without a fast network it has no LL128, and takes its own choice."""
+    """NCCL 2.28 did so on a GPU: between hosts without a fast network it has no LL128, and takes its own choice."""
     file = Variables((("NCCL_TUNER_CONFIG_FILE", "/rules.csv"),))
     cases = [Case("all_reduce", "nccl", 2, "float32", size, settings=file) for size in (4096, 2**20)]
     words = [("TREE", "LL"), ("RING", "SIMPLE")]
@@ -508,14 +513,14 @@ def test_a_rule_that_nccl_read_and_did_not_take_is_named():
         SizeRule("all_reduce", 2, 65537, None, Pick("ring", "ll128")),
     ]
     library = catalog.Nccl()
-    table = {cell_of(case): library.said(rules, cell_of(case)) for case in cases}
+    table = {cell_of(case): library.choice_for(rules, cell_of(case)) for case in cases}
     assert sentences(outcome.not_honoured(run, library, {str(file): {"all_reduce": FROM_FILE}}, table)) == [
         "not honoured: all_reduce, 2 ranks, 1 MiB: asked for ring ll128, NCCL ran ring simple"
     ]
 
 
-# ── the kept truth ───────────────────────────────────────────────────────────────────────────────
-def test_kept_launches_are_those_of_the_protocol():
+# ── kept launches ────────────────────────────────────────────────────────────────────────────────
+def test_kept_launches_follow_the_protocol():
     times = proof.truth()
     ops = {cell.op for cell in times}
     assert ops == {"all_reduce", "broadcast", "all_gather", "all_to_all"} and len(times) == 4 * 3 * 8
@@ -523,7 +528,7 @@ def test_kept_launches_are_those_of_the_protocol():
 
 
 def test_a_table_on_kept_launches_makes_fewer_cells_slower_than_the_smallest_number_does():
-    """Ten tables each: the study has 200. Launches that made a table never judge it."""
+    """Five tables each: the study has 200. Launches that made a table never judge it."""
     times = proof.truth()
     ours, smallest = (proof.simulated(name, times, 5) for name in ("tune", "smallest of 1"))
     assert ours.slower_by_2 <= 0.01 * ours.cells < smallest.slower_by_2
@@ -532,7 +537,7 @@ def test_a_table_on_kept_launches_makes_fewer_cells_slower_than_the_smallest_num
 @pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
 @pytest.mark.slow
 def test_a_csv_for_nccl_is_checked_on_virtual_gpus(tmp_path):
-    """`python -m proof --only virtual-tune` has NCCL's whole way, from the race to the crossovers."""
+    """`python -m proof --only virtual-tune` checks all steps with NCCL, from the race to the crossovers."""
     rule = {"gpus": 2, "chosen": "ring.simple", "timed_data": 0} | {
         f"{key}.all_reduce.{name}": value
         for name, (latency_us, rate) in proof.RULE.items()

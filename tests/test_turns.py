@@ -1,4 +1,4 @@
-"""Two sides whose ranks are alive at once: one measures, the other sleeps, and the fault of one costs only itself."""
+"""Two sides whose ranks are alive at once: one side measures, the other sleeps, and a fault costs only its own side."""
 
 import itertools
 import random
@@ -37,9 +37,9 @@ timeout: 60s
 """
 
 
-# ── who has the turn ─────────────────────────────────────────────────────────────────────────────
+# ── order of turns ───────────────────────────────────────────────────────────────────────────────
 class FakeSide:
-    """Ranks that ask for turns; `has_turn` until they ask again."""
+    """Ranks that ask for turns; `has_turn` is true until they ask again."""
 
     def __init__(self, turns, name, alive=()):
         self.name, self.turn, self.alive = name, turns.of(name), alive
@@ -61,16 +61,16 @@ class FakeSide:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_side_measures_at_a_time_and_only_while_the_other_waits(seed):
-    """Whatever the sides do, in whatever order: ask, end processes and start others, end."""
+    """This holds whatever the sides do, in any order: ask, end processes and start others, end."""
     dice = random.Random(seed)
     turns = Turns("ab", str(seed))
     alive: list[FakeSide] = []
     alive += [FakeSide(turns, name, alive) for name in "ab"]
     for _ in range(300):
-        side, what = dice.choice(alive), dice.random()
-        if what < 0.05:
+        side, action = dice.choice(alive), dice.random()
+        if action < 0.05:
             side.leave()
-        elif what < 0.06 and len(alive) > 1:
+        elif action < 0.06 and len(alive) > 1:
             side.leave()
             alive.remove(side)
             turns.end(side.name)
@@ -94,7 +94,7 @@ def order_of_turns(seed, count=40):
     return order
 
 
-def test_each_pair_of_turns_has_both_sides_in_an_order_that_the_seed_tells():
+def test_each_pair_of_turns_has_both_sides_in_an_order_set_by_the_seed():
     order = order_of_turns("1")
     pairs = Counter(order[at : at + 2] for at in range(0, len(order), 2))
     assert set(pairs) == {"ab", "ba"} and min(pairs.values()) > 3
@@ -122,7 +122,7 @@ def test_after_an_error_of_one_side_the_other_is_closed():
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
 def measured_in_turns(launcher, folder, **faults) -> dict[str, list[Samples]]:
-    """The samples of two sides in one pair of launches. faults: by side."""
+    """Return the samples of two sides in one pair of launches. faults: by side."""
     turns, lines = Turns("ab", "1"), {"a": [], "b": []}
 
     def measure(side):
@@ -133,11 +133,11 @@ def measured_in_turns(launcher, folder, **faults) -> dict[str, list[Samples]]:
         turns.end(side)
 
     drive(*map(measure, lines))
-    return {side: [line.samples for line in of_side] for side, of_side in lines.items()}
+    return {side: [line.samples for line in side_lines] for side, side_lines in lines.items()}
 
 
 def assert_took_turns(sides: dict[str, list[Samples]]) -> None:
-    """The blocks of the sides do not overlap, and each pair of them has one of each side."""
+    """Assert that blocks of the sides do not overlap, and that each pair of blocks has one block per side."""
     blocks = []
     for side, samples in sides.items():
         for sample in samples:
@@ -161,7 +161,7 @@ def test_blocks_of_two_sides_alternate_and_never_overlap(launcher, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("do", "kind"), [("kill", "killed"), ("stop", "hang")])
 def test_a_fault_of_one_side_costs_its_case_and_the_other_side_nothing(launcher, tmp_path, do, kind):
-    """A hang ends at the deadline; the other side, which waits all the time, is no hang."""
+    """A hang ends at the deadline; the other side, which waits all the time, is not a hang."""
     fault = Fault(do, rank=1, iteration=3, size_bytes=CASES[0].size_bytes)
     sides = measured_in_turns(launcher, tmp_path, b=(fault,))
     failures = {
@@ -172,7 +172,7 @@ def test_a_fault_of_one_side_costs_its_case_and_the_other_side_nothing(launcher,
 
 
 class GrantedLate:
-    """The turns of a side that waits for the first one for a second."""
+    """The turns of a side that waits a second for its first turn."""
 
     granted = None
 
@@ -185,7 +185,7 @@ class GrantedLate:
     def leave(self): ...
 
     def other_side(self, ranks):
-        """Wait for a second after the ranks ask; returns the CPU time that each of them used meanwhile."""
+        """Wait for a second after the ranks ask; return the CPU time that each rank used meanwhile."""
         while self.granted is None:
             yield []
         before, end = [cpu_s(rank) for rank in ranks.members], time.monotonic() + 1.0
@@ -222,8 +222,8 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     assert max(used_s) < 0.2, "of a second"
 
 
-def test_a_turn_that_dead_ranks_asked_for_is_none():
-    """The process of a side hears of it after its ranks ended, and after others asked: only the second `go` counts."""
+def test_a_turn_that_dead_ranks_asked_for_is_ignored():
+    """The process of a side hears of this turn after its ranks ended and others asked: only the second `go` counts."""
     ours, theirs = socket.socketpair()
     with ours, Connection(theirs.detach()) as parent:
         side, granted = SideLine(str(ours.detach())), []

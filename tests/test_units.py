@@ -1,4 +1,4 @@
-"""What is printed is read back to the same number; what is ambiguous is refused with the way out."""
+"""Printed values are read back to the same number; ambiguous texts are refused with the way out."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("parse", READ, ids=lambda parse: parse.__name__)
-def test_what_is_written_is_read_and_anything_else_is_refused(parse):
+def test_valid_texts_are_read_and_others_are_refused(parse):
     for text, number in READ[parse].items():
         assert parse(text) == pytest.approx(number), text
     for value in REFUSED[parse]:

@@ -1,4 +1,4 @@
-"""What tools/versions.py reads out of pyproject.toml, pip and pytest."""
+"""tools/versions.py reads bounds, versions and counts from pyproject.toml, pip and pytest."""
 
 from packaging.requirements import Requirement
 
@@ -11,7 +11,7 @@ COMPLAINT = (
 
 
 def test_every_dependency_has_one_lower_bound():
-    assert {one.name: versions.lower_bound(one) for one in versions.dependencies()}.keys() >= {"torch", "mpi4py"}
+    assert {item.name: versions.lower_bound(item) for item in versions.dependencies()}.keys() >= {"torch", "mpi4py"}
 
 
 def test_without_a_wheel_of_the_bound_the_next_version_is_taken():
@@ -24,7 +24,7 @@ def test_pytests_last_line_is_counted():
     assert versions.counts("") == "0 / 0 / 0"
 
 
-def test_the_page_says_where_the_bound_has_no_wheel_and_what_failed():
+def test_the_page_shows_bounds_without_a_wheel_and_failures():
     row = versions.Row(
         "3.13", "lowest", {"numpy": "2.1.0"}, {"numpy": "2.1.0"}, {"doctor": "ok"}, ["pytest: exit code 2"]
     )

@@ -1,4 +1,4 @@
-"""What lies in the working folder, or beside the package, is not taken for a module of ours or of a side."""
+"""Files in the working folder, or next to the package, are not taken for modules of CollBench or of a side."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ FIND = "import importlib.util as u; print([getattr(u.find_spec(name), 'origin', 
 
 @pytest.mark.parametrize("name", ["bench.py", "torch.py", "numpy.py", "bench/__init__.py"])
 def test_modules_of_the_working_folder_are_not_run(cli, name):
-    """An innocent bench.py, or a package bench/, made every case fail for good; a hostile one was executed."""
+    """An innocent bench.py, or a package bench/, once made every case fail for good; a hostile file was executed."""
     mark = cli.folder / "mark"
     planted = cli.folder / name
     planted.parent.mkdir(exist_ok=True)
@@ -40,19 +40,19 @@ def test_sides_and_bits_run_no_module_of_the_working_folder(cli):
     assert done.returncode == 0 and not mark.exists(), done.stderr
 
 
-def test_a_side_finds_the_package_and_nothing_that_lies_beside_it(tmp_path):
-    """Beside an installed package lie A's torch and numpy, which B's ranks loaded in place of their own."""
+def test_a_side_finds_the_package_and_nothing_next_to_it(tmp_path):
+    """A's torch and numpy lie next to an installed package; ranks of B once loaded them in place of their own."""
     environ = environment.of_side({"NCCL_ALGO": "Ring"}, tmp_path)
     assert environ["NCCL_ALGO"] == "Ring"
     assert [path.name for path in tmp_path.iterdir()] == ["bench"]
     program = FIND.format(names=["bench", "run_bench", "tests", "proof"])
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-S", "-c", program], env=environ, cwd=environment.PACKAGE_ROOT, capture_output=True, text=True
     )
-    assert found.stdout.strip() == str([str(tmp_path / "bench" / "__init__.py"), None, None, None]), found
+    assert done.stdout.strip() == str([str(tmp_path / "bench" / "__init__.py"), None, None, None]), done
 
 
-def test_a_process_that_is_stopped_is_told_and_one_that_goes_on_is_not(monkeypatch):
+def test_a_stopped_process_is_reported_and_a_running_process_is_not(monkeypatch):
     monkeypatch.setattr(side_process, "STOPPED_S", 0.05)
     with subprocess.Popen(["sleep", "60"]) as child:
         try:

@@ -1,7 +1,7 @@
 """Runs with training steps made of invented numbers.
 
-`run_of` plants what it is asked to into the samples of a run. `comparison` works a step out on paper for each strategy
-(a model, a FIFO link, and what the strategy does on it), so that its timeline, its times and its split agree.
+`run_of` plants effects in the samples of a run. `comparison` computes a step of each strategy by hand (a model, a FIFO
+link, and the calls of the strategy on the link), so that the timeline, the times and the split of the step agree.
 """
 
 from dataclasses import replace
@@ -83,27 +83,27 @@ def interval(value, width=0.3e-3):
 
 
 def ready_times():
-    """Of each gradient, in the order of the model: the last is ready first."""
+    """Return the ready time per gradient, in the order of the model: the last gradient is ready first."""
     count = len(GRADIENTS)
     return tuple(FORWARD + BACKWARD * (count - number) / count for number in range(count))
 
 
 def buckets_of(strategy):
-    """Numbers of the gradients of each call."""
+    """Return the numbers of the gradients per call."""
     order = list(reversed(range(len(GRADIENTS))))
     if strategy.name in {"naive", "naive_async", "overlap_param"}:
         return [[number] for number in order]
     if strategy.name == "flat":
         return [order]
     limits = iter(strategy.buckets or ())
-    limit, found, filled = next(limits, strategy.cap_bytes), [[]], 0
+    limit, buckets, filled = next(limits, strategy.cap_bytes), [[]], 0
     for number in order:
         if filled and filled >= (limit or 1):
-            found.append([])
+            buckets.append([])
             limit, filled = next(limits, strategy.cap_bytes), 0
-        found[-1].append(number)
+        buckets[-1].append(number)
         filled += GRADIENTS[number].nbytes
-    return found
+    return buckets
 
 
 def rank_line(strategy, rank=0, link=LINK):
@@ -129,7 +129,7 @@ def case_of(strategy, scenario=SCENARIO):
 
 
 def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
-    """What the timeline shows, `shift` added to what is exposed."""
+    """Return the result that the timeline shows, with `shift` added to exposed communication."""
     line, case, name = rank_line(strategy), case_of(strategy, scenario), label(strategy)
     step = line.end_s + shift
     exposed = step - rank_line(Strategy(REFERENCE)).end_s
@@ -164,14 +164,14 @@ def advice():
 
 
 def comparison(scenario=SCENARIO, strategies=STRATEGIES):
-    """Strategies of which the last two cannot be told apart, one is faster than computing, two are refused."""
+    """Return an analysis: two strategies share a place, one is faster than computing, and two are refused."""
     steps = {s: rank_line(s).end_s for s in strategies if s.name != REFERENCE}
     order = sorted(steps, key=lambda s: steps[s])
     places = {s: number + 2 for number, s in enumerate(order)}
     places[order[1]] = places[order[0]]
     results = [result(s, places.get(s), scenario=scenario) for s in strategies]
     noop, zero, bf16 = (Strategy("ddp", options=("noop",)), Strategy("zero1"), Strategy("ddp", options=("bf16",)))
-    # Its calls carry nothing: a step that is a little faster than the reference's, within the noise.
+    # Calls of noop carry nothing: its step is a little faster than that of the reference, within the noise.
     results.append(
         result(
             noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, scenario=scenario,
@@ -189,7 +189,7 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
 
 
 def analysis(scenarios=None):
-    """The conclusions from `run`, made by hand."""
+    """Return the conclusions from `run`, made by hand."""
     scenarios = (comparison(),) if scenarios is None else scenarios
     summaries = tuple(
         Summary(result.case, 2, result.rounds, result.step)
@@ -211,7 +211,7 @@ def analysis(scenarios=None):
 
 
 def run():
-    """A run of STRATEGIES in two launches with details, a strategy that was left out, and one that was killed."""
+    """Return a run of STRATEGIES in two launches with details, a strategy that was left out, and a killed strategy."""
     compute_s, killed = rank_line(Strategy(REFERENCE)).end_s, Strategy("zero1")
     made = run_of(
         {strategy: rank_line(strategy).end_s - compute_s for strategy in STRATEGIES}, launches=2, rounds=6,
@@ -233,7 +233,7 @@ COMPUTE_S = 0.1
 
 
 def with_copies(*strategies):
-    """The strategies, the reference, and second copies of the reference and of the first strategy: two A/A pairs."""
+    """Return the strategies, the reference, and second copies of the reference and first strategy: two A/A pairs."""
     first = [replace(strategies[0], again=1)] if strategies else []
     references = dict.fromkeys(map(reference_of, (Strategy(REFERENCE), *strategies)))
     return (*references, *strategies, Strategy(REFERENCE, again=1), *first)
@@ -243,45 +243,45 @@ FLAT_AND_NAIVE = with_copies(Strategy("flat"), Strategy("naive"))
 
 
 def block(parts_s, wall_s, tails_s=None, steps=2):
-    """(walls, inner durations) of one block in nanoseconds, of two ranks: seconds a step, of the slower rank.
+    """Return (walls, inner durations) in nanoseconds of a block of two ranks. Arguments: seconds per step, slower rank.
 
-    parts_s: by name; both ranks have the same. tails_s: of each rank, the tail of every step; else that in parts_s.
+    parts_s: by name, equal on both ranks. tails_s: the tail of every step, per rank; by default that in parts_s.
     """
     tails = tails_s or (parts_s.get("tail", 0.0),) * 2
     walls = (int(steps * wall_s * 0.9e9), int(steps * wall_s * 1e9))
     parts = [{**parts_s, "tail": tail} for tail in tails]
-    inner = {name: [int(steps * of_rank.get(name, 0.0) * 1e9) for of_rank in parts] for name in PARTS}
-    return walls, {**inner, TAILS: [[int(of_rank["tail"] * 1e9)] * steps for of_rank in parts]}
+    inner = {name: [int(steps * rank_parts.get(name, 0.0) * 1e9) for rank_parts in parts] for name in PARTS}
+    return walls, {**inner, TAILS: [[int(rank_parts["tail"] * 1e9)] * steps for rank_parts in parts]}
 
 
 def run_of(
     extra_s, launches=4, rounds=12, noise_s=1e-3, foreign=None, hidden_s=0.0, scenario=NANO, strategies=FLAT_AND_NAIVE,
     compute_s=COMPUTE_S, more_parts_s=None, launch_scatter=0.0, factors=None, seed=3, name="t",
 ):  # fmt: skip
-    """A run with these steps planted.
+    """Return a run with these planted steps.
 
-    extra_s: seconds that a strategy's tail adds to a step, by strategy or its name. hidden_s: added to steps with a
-    tail, and to no part of them. more_parts_s: by part and strategy's name, seconds a step; not in the step.
-    foreign: share of other processes in a block, of (strategy, round from 1); such a block takes three times as long if
-    it is above one tenth. launch_scatter: standard deviation of the logarithm of all times of a launch. factors: of a
-    strategy's step, by its name.
+    extra_s: seconds that a strategy's tail adds to a step, by strategy or its name. hidden_s: seconds added to steps
+    with a tail, but to none of their parts. more_parts_s: seconds per step that do not lengthen it, by part and name of
+    a strategy. foreign: share of other processes in a block, from (strategy, round from 1); a share above one tenth
+    makes the block three times as long. launch_scatter: standard deviation of the logarithm of all times of a launch.
+    factors: factor of the step of a strategy, by its name.
     """
     dice = np.random.default_rng(seed)
     steps = scenario.case.depth
     cases = {strategy: case_of(strategy, scenario) for strategy in strategies}
     samples = []
     for launch in range(1, launches + 1):
-        whole = np.exp(dice.normal(0, launch_scatter))
+        launch_factor = np.exp(dice.normal(0, launch_scatter))
         for strategy, case in cases.items():
             extra = extra_s.get(strategy, extra_s.get(strategy.name, 0.0))
             blocks, shares = [], []
             for number in range(1, rounds + 1):
-                drift = 0.2 * compute_s * number / rounds  # the same for all: only pairing within rounds takes it out
+                drift = 0.2 * compute_s * number / rounds  # the same for all: only pairing within rounds removes it
                 share = foreign(strategy, number) if foreign else 0.0
-                factor = whole * (factors or {}).get(strategy.name, 1.0) * (3 if share > 0.1 else 1)
+                factor = launch_factor * (factors or {}).get(strategy.name, 1.0) * (3 if share > 0.1 else 1)
                 wall = compute_s + drift + extra + (hidden_s if extra else 0.0) + dice.normal(0, noise_s)
                 parts = {"backward": compute_s + drift, "tail": extra}
-                parts |= {part: of.get(strategy.name, 0.0) for part, of in (more_parts_s or {}).items()}
+                parts |= {part: times_s.get(strategy.name, 0.0) for part, times_s in (more_parts_s or {}).items()}
                 parts = {part: factor * time_s for part, time_s in parts.items()}
                 blocks.append(block(parts, factor * wall, steps=steps))
                 shares.append(share)
@@ -290,7 +290,7 @@ def run_of(
 
 
 def samples_of(case, launch, blocks, shares=(), **more):
-    """The samples of a case with these blocks, as `block` makes them."""
+    """Return the samples of a case with these blocks, as made by `block`."""
     walls = np.array([walls for walls, _ in blocks], dtype=np.int64)
     inner = {name: np.array([inner[name] for _, inner in blocks], dtype=np.int64) for name in (*PARTS, TAILS)}
     starts = np.arange(len(walls), dtype=np.int64)[:, None] * 10**10 + np.zeros_like(walls)
@@ -302,7 +302,7 @@ def samples_of(case, launch, blocks, shares=(), **more):
 
 
 def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"):
-    """A run of these samples of one scenario. cases: that were planned; else those that were measured."""
+    """Return a run of these samples of one scenario. cases: the planned cases; by default the measured cases."""
     case = scenario.case
     cases = tuple(dict.fromkeys(s.case for s in samples)) if cases is None else cases
     order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, launches + 1))
@@ -314,7 +314,7 @@ def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"
     return Run(Path("results") / name, manifest, Plan(name, order, (), launches, settings), [], samples)
 
 
-def with_training(known, **changes):
-    """An analysis with other conclusions from training steps; their cases are shown by the package."""
-    concluded = replace(training_of(known), **changes)
-    return replace(known, of_packages={PACKAGE: concluded})
+def with_training(base, **changes):
+    """Return an analysis with other conclusions from training steps; the package shows their cases."""
+    concluded = replace(training_of(base), **changes)
+    return replace(base, of_packages={PACKAGE: concluded})

@@ -1,4 +1,4 @@
-"""A model as a user would bring it along: two of its weights are one, and one is not trained."""
+"""Models as a user would bring them: in `Model`, two layers share a weight, and one layer is not trained."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ WIDTH = 24
 
 
 class Model(nn.Module):
-    """Called with a batch, it gives the loss."""
+    """A model that returns the loss when called with a batch."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ def build():
 
 
 class Normalised(nn.Module):
-    """With BatchNorm and dropout, whose loss of a batch is not the mean of its parts'."""
+    """A model with BatchNorm and dropout: the loss of a batch is not the mean of the losses of its parts."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ def build_normalised():
 
 
 class Newcomers(nn.Module):
-    """As in a tutorial: two layers, and the loss of what they make of a batch."""
+    """A model as in a tutorial: two layers, and the loss of their output for a batch."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ranks that walk through cases without timing them: each is called, checked, spoilt on purpose and checked again."""
+"""Ranks that walk through cases without timing: each case is called, checked, spoilt on purpose and checked again."""
 
 import contextlib
 import traceback
@@ -14,17 +14,17 @@ from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 from bench.store import encoding
 
-# Buffers of a case, so that several are walked through and one is used again.
+# Bytes of the buffers of a case: several buffers are used, and one is used again.
 POOL_BYTES = 2 * 1920
 SETTINGS = Settings(Sampling(1, 0.0, 1, 0.05, 1.0, 1), 5, 60.0, POOL_BYTES, POOL_BYTES)
 
 
 def walk(context: RankContext, encoded: bytes) -> None:
-    """Tell the parent, for each case, what was wrong before and after it was spoilt."""
+    """Send the parent, for each case, the errors before and after it was spoilt."""
     try:
         cases = encoding.decoded(encoded, list[Case])
         if cases[0].backend == "gloo":
-            with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
+            with contextlib.suppress(OSError):  # without real-time scheduling, it mostly waits for a turn
                 host.use_realtime()
         with joined(context, cases[0].backend, 60.0) as group:
             arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device.handle)
@@ -37,12 +37,12 @@ def walk(context: RankContext, encoded: bytes) -> None:
 def _walk(case: Case, group, arena) -> dict:
     arena.clear()
     work = workload_of(case, group, arena, SETTINGS)
-    said = []
+    errors = []
     for calls in (cycle(case), 3 * cycle(case)):
         for _ in range(calls):
             timing.call_once(work, case)
         group.device.synchronize()
-        said.append(work.verify())
+        errors.append(work.verify())
     for _ in range(cycle(case)):
         timing.call_once(work, case)
     group.device.synchronize()
@@ -51,4 +51,4 @@ def _walk(case: Case, group, arena) -> dict:
     alone = work.single_rank_call()
     if alone is not None:
         alone()
-    return {"said": said, "spoilt": spoilt, "after": after, "alone": alone is not None}
+    return {"said": errors, "spoilt": spoilt, "after": after, "alone": alone is not None}
