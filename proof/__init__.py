@@ -1,1 +1,1 @@
-"""The proof that the suite is right: known links, planted faults and changes, its own cost, its intervals."""
+"""Prove that the suite is right: known links, planted faults and changes, the suite's own cost, its intervals."""

@@ -1,11 +1,11 @@
-"""`make prove`: run every claim, keep the findings in proof/accuracy.json, write proof/accuracy.md.
+"""Run every claim, keep the findings in proof/accuracy.json, and write proof/accuracy.md (`make prove`).
 
-Exit code 1 on a miss that is no declared limit.
+The exit code is 1 if a line is missed that is not a declared limit.
 
     python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages]
 
-Claims that time something run one by one, then those that simulate, one on each core. Each claim is kept as soon as it
-has run. --quick: fewer trials, to see that it works; nothing is kept.
+Claims that time something run first, one after the other; then simulated claims run, one on each core. The findings of
+a claim are kept as soon as it has run. --quick: fewer trials, as a test of the proof itself; nothing is kept.
 """
 
 import argparse
@@ -38,31 +38,31 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, help="trials of each claim, in place of its own number")
     parser.add_argument("--list", action="store_true", help="the claims, their protocols and minutes")
     parser.add_argument("--pages", action="store_true", help="write the page again; measure nothing")
-    asked = parser.parse_args(arguments)
-    if asked.list:
+    args = parser.parse_args(arguments)
+    if args.list:
         rows = [
             (name, c.protocol, c.trials, c.quick or "-", f"{c.minutes:g}", "yes" if c.weekly else "")
             for name, c in CLAIMS.items()
         ]
         print(tabulate(rows, ["claim", "protocol", "trials", "quick", "minutes", "weekly"], maxcolwidths=[None, 80]))
         return 0
-    if asked.pages:
+    if args.pages:
         accuracy.write()
         return 0
-    names = asked.only or [name for name, claim in CLAIMS.items() if claim.weekly == asked.weekly]
+    names = args.only or [name for name, claim in CLAIMS.items() if claim.weekly == args.weekly]
     trials = {
-        name: asked.trials or (claim.quick if asked.quick else claim.trials)
+        name: args.trials or (claim.quick if args.quick else claim.trials)
         for name, claim in CLAIMS.items()
         if name in names
     }
     records: list[Record] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:
-        rig = Rig(launcher, Path(folder), asked.quick)
+        rig = Rig(launcher, Path(folder), args.quick)
         for name, record in _tried(rig, {name: count for name, count in trials.items() if count}):
             _show(name, record)
             records.append(record)
-            if not asked.quick:
+            if not args.quick:
                 accuracy.keep(name, record)
     outcomes = [line["outcome"] for record in records for line in record["lines"]]
     print(f"{accuracy.summed(outcomes)}; took {(time.monotonic() - began) / 60:.1f} min")
@@ -70,19 +70,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _tried(rig: Rig, trials: Mapping[str, int]) -> Iterator[tuple[str, Record]]:
-    """The record of each claim as soon as it has run."""
+    """Run the claims, and yield the name and the record of each claim as soon as it has run."""
     timed = [name for name in trials if not CLAIMS[name].simulated]
     yield from ((name, _run(rig, name, trials[name])) for name in timed)
     simulated = sorted(trials.keys() - timed, key=lambda name: -CLAIMS[name].minutes)
     if any(CLAIMS[name].without == REAL_NOISE for name in simulated):
-        noise.sets(rig)  # measured here, once; forked processes have what is kept of it
+        noise.sets(rig)  # measured once, here: forked processes inherit the cached sets
     _FORKED.append(rig)
     with ProcessPoolExecutor(len(host.affinity()), multiprocessing.get_context("fork")) as cores:
         running = {cores.submit(_run_forked, name, trials[name]): name for name in simulated}
         yield from ((running[done], done.result()) for done in as_completed(running))
 
 
-# What forked processes inherit, as a rig cannot be sent.
+# The rig, for forked processes to inherit: a rig cannot be sent to a process.
 _FORKED: list[Rig] = []
 
 

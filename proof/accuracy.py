@@ -1,4 +1,4 @@
-"""What all proofs found: accuracy.json keeps every run of every claim, accuracy.md shows the newest run of each."""
+"""Keep the findings of all proofs: accuracy.json has every run of every claim, accuracy.md shows the newest runs."""
 
 import functools
 import itertools
@@ -41,10 +41,10 @@ def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, dat
 
 
 def keep(name: str, new: Record) -> None:
-    """Add a run of a claim, and write the page."""
-    found = kept()
-    found[name] = [new, *found.get(name, [])]
-    ordered = {name: found[name] for name in CLAIMS if name in found}
+    """Add a run of a claim to the file, and write the page."""
+    runs = kept()
+    runs[name] = [new, *runs.get(name, [])]
+    ordered = {name: runs[name] for name in CLAIMS if name in runs}
     FILE.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write()
 
@@ -58,22 +58,22 @@ def kept() -> dict[str, list[Record]]:
 
 
 def summed(outcomes: Sequence[str]) -> str:
-    """Such as `12 lines: 10 holds, 1 MISSED, 1 undecided`."""
+    """Return a summary such as `12 lines: 10 holds, 1 MISSED, 1 undecided`."""
     counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
     return f"{len(outcomes)} line{'' if len(outcomes) == 1 else 's'}{': ' if counts else ''}{counts}"
 
 
-def standing(claim: Claim, found: Record) -> str:
-    """Of which protocol and code a run is."""
-    if found["version"] != claim.version:
-        return f"protocol {found['version']}"
-    return "this code" if found["code"] == claim.code() else "older code"
+def standing(claim: Claim, run: Record) -> str:
+    """Return whether a run is of this code, of older code, or of another version of the protocol."""
+    if run["version"] != claim.version:
+        return f"protocol {run['version']}"
+    return "this code" if run["code"] == claim.code() else "older code"
 
 
 def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> str:
-    """The lines that hold, those that do not, and the claims with their history."""
+    """Return the page: lines that do not hold, lines that hold, and the claims with their history."""
     newest = {name: kept[name][0] for name in claims if kept.get(name)}
-    states = {name: standing(claims[name], found) for name, found in newest.items()}
+    states = {name: standing(claims[name], run) for name, run in newest.items()}
     facts = []
     for command, weekly in (("make prove", False), ("make prove-weekly", True)):
         listed = [name for name, claim in claims.items() if claim.weekly == weekly]
@@ -86,9 +86,9 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
             f"{', '.join(commits) or 'none'}): {summed(outcomes)}."
         )
     marks = {name: "" if state == "this code" else f" ({state})" for name, state in states.items()}
-    lines = [(name + marks[name], line) for name, found in newest.items() for line in found["lines"]]
+    lines = [(name + marks[name], line) for name, run in newest.items() for line in run["lines"]]
     held = [(name, line["says"], _figure(line)) for name, line in lines if line["outcome"] == HOLDS]
-    rest = [
+    not_held = [
         (name, line["says"], line["demanded"], _figure(line), line["outcome"], str(line.get("limit", "")))
         for name, line in lines
         if line["outcome"] != HOLDS
@@ -98,7 +98,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
         ABOUT,
         "\n".join(f"- {fact}" for fact in facts),
         "## What does not hold",
-        _table(_named_once(rest), "claim", "line", "demanded", "measured", "outcome", "limit, and what to do"),
+        _table(_named_once(not_held), "claim", "line", "demanded", "measured", "outcome", "limit, and what to do"),
         "## What holds",
         _table(_named_once(held), "claim", "line", "measured"),
         "## Claims",
@@ -108,29 +108,29 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
 
 
 def _named_once(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rows; a claim, the words that its lines begin with, and a reason are in the first of its rows only."""
-    found: list[tuple[str, ...]] = []
+    """Return the rows; a claim, the first words that its lines share, and a repeated reason are in one row only."""
+    shortened: list[tuple[str, ...]] = []
     for name, group in itertools.groupby(rows, key=lambda row: row[0]):
         same = list(group)
         begin = _common_begin([row[1] for row in same])
         before: tuple[str, ...] = ("",) * len(same[0])
         for number, row in enumerate(same):
-            says = f"… {row[1][begin:]}" if number and begin else row[1]
+            title = f"… {row[1][begin:]}" if number and begin else row[1]
             reason = "as above" if row[-1] and row[-1] == before[-1] else row[-1]
-            found.append(("" if number else name, says, *row[2:-1], reason))
+            shortened.append(("" if number else name, title, *row[2:-1], reason))
             before = row
-    return found
+    return shortened
 
 
 def _common_begin(lines: Sequence[str]) -> int:
-    """The length of the words that all lines begin with; 0 for fewer than three words."""
+    """Return the length of the words that all lines begin with; 0 if these are fewer than three words."""
     split = [line.split(" ") for line in lines]
     words = list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*split, strict=False)))
     return sum(len(each[0]) + 1 for each in words) if len(words) >= 3 else 0
 
 
 def _figure(line: Record) -> str:
-    """The measured figure without what is beside it; a rate without its count."""
+    """Return the measured figure without the notes after it; a rate without its count."""
     figure = str(line["measured"]).partition(";")[0]
     return re.sub(r"^(\d+) of (\d{3,}) \((.*)\)", r"\3 of \2", figure)
 
@@ -139,7 +139,7 @@ HISTORY = ("claim", "trials", "newest run", "code", "earlier runs")
 
 
 def _history(name: str, claim: Claim, runs: Sequence[Record]) -> tuple[str, ...]:
-    """One row: the newest run of a claim, and the outcomes of the earlier ones by all protocols."""
+    """Return one row: the newest run of a claim, and the outcomes of earlier runs by all protocols."""
     label = f"{name} (weekly)" if claim.weekly else name
     if not runs:
         return label, str(claim.trials), "never", "", ""
@@ -162,7 +162,7 @@ def _machine() -> str:
     return f"{cpu['usable_cores']} cores of {cpu['model']}, {virtual}{versions}"
 
 
-@functools.cache  # before the first finding is kept, which changes the folder
+@functools.cache  # called before the first finding is kept, which changes the folder
 def _commit() -> str:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "not available"

@@ -1,13 +1,13 @@
-"""All claims, in the order of the page.
+"""List all claims, in the order of the page.
 
-A full proof of all but the weekly ones takes an hour, on two cores without other load. Claims on virtual GPUs are not
-tried where `make virtual-gpu` has not built them.
+A full proof of all claims apart from the weekly ones takes an hour, on two cores without other load. Claims on virtual
+GPUs are not tried if `make virtual-gpu` has not built the virtual GPUs.
 """
 
 from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
 from proof.claim import Claim
 
-# What commands measure with that a claim starts as processes.
+# Modules that measure in commands which a claim starts as processes.
 MEASURED = ("proof.rig",)
 AB = (*MEASURED, "bench.cli.ab")
 GATED = (*MEASURED, "bench.packages.gate.cli.gate")

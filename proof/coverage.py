@@ -1,7 +1,7 @@
-"""Does each interval that is printed hold the truth in 95 % of the cases? On series with known means, and real ones.
+"""Does each printed interval contain the truth in 95 % of the cases? On series with known means, and on real ones.
 
-Of a launch, from the means of its blocks; over launches; and of exposed communication. Kinds of series: lognormal,
-skewed, of two modes, and, within a launch, autocorrelated.
+The intervals: of one launch, from the means of its blocks; over launches; and of exposed communication. Kinds of
+series: lognormal, skewed, with two modes, and, within a launch, autocorrelated.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from proof.rig import Rig
 
 LEAST, MOST = 0.93, 0.97
 LAUNCHES, SCATTER = 8, 0.2
-# Numbers of cases that show skewness and autocorrelation together; autocorrelations, of which real launches showed
-# 0.18 and 0.30.
+# Numbers of cases from which skewness and autocorrelation are pooled; autocorrelations: real launches showed 0.18 and
+# 0.30.
 CASES, CORRELATIONS = (1, 3, 20), (0.0, 0.2, 0.3, 0.5)
-# Within a launch: blocks and iterations in each, between which other cases have as many; iterations that a mode lasts.
+# Within a launch: blocks; iterations per block; distance between block starts, in blocks; iterations that a mode lasts.
 BLOCKS, EACH, APART, DWELL = 8, 20, 3, 10
-# Within one launch: blocks and calls in each, as runs of one launch have them; the slow mode's share and time.
+# Within one launch: blocks and calls per block, as in runs with one launch; share and time of the slow mode.
 DESIGNS, SLOW_SHARE, SLOW = ((4, 2), (5, 12), (8, 20), (5, 60), (5, 100)), 0.2, 6.0
-# Of training steps: what strategies expose, in seconds a step; a step without it; launches; rounds.
+# Training steps: exposed communication of the strategies, in seconds per step; a step without it; launches; rounds.
 EXPOSED_S, STEP_S = (0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12), 0.08
 STEP_LAUNCHES, ROUNDS = (3, 5), 8
 REAL_STEP_LAUNCHES = 5
@@ -48,7 +48,7 @@ FEW_CASES = "8 launches of few cases do not show well how far launches correlate
 
 
 def _drawn(rng: np.random.Generator, kind: str, shape: int | tuple[int, ...]) -> np.ndarray:
-    """Values of mean 0 and standard deviation 1; the slow mode of two has a share of 0.4, or of 0.1."""
+    """Draw values of mean 0 and standard deviation 1; with two modes, the share of the slow mode is 0.4 or 0.1."""
     if kind == "lognormal":
         return rng.normal(size=shape)
     if kind.startswith("skewed"):
@@ -59,39 +59,39 @@ def _drawn(rng: np.random.Generator, kind: str, shape: int | tuple[int, ...]) ->
 
 
 def over_launches(_: Rig, trials: int) -> list[Line]:
-    """Independent launches of independent cases, whose skewness is pooled; their autocorrelation is taken as 0."""
-    rng, found = np.random.default_rng(1), []
+    """Test independent launches of independent cases: skewness is pooled, autocorrelation is taken as 0."""
+    rng, lines = np.random.default_rng(1), []
     rare = {cases: Limit(NOT_SEEN, least) for cases, least in zip(CASES, (0.7, 0.8, 0.9), strict=True)}
     for kind, cases in product(SHAPES, CASES):
         logs = [SCATTER * _drawn(rng, kind, (cases, LAUNCHES)) for _ in range(trials)]
-        says = f"interval over {LAUNCHES} launches, {cases} cases, {kind}"
+        title = f"interval over {LAUNCHES} launches, {cases} cases, {kind}"
         limit = rare[cases] if kind == "one launch in ten slow" else None
-        found.append(_covered(says, logs, limit, correlated=False))
+        lines.append(_covered(title, logs, limit, correlated=False))
     signs = np.array([-1] + 9 * [1])[:, None]
     logs = [SCATTER * signs * _drawn(rng, "skewed", (10, LAUNCHES)) for _ in range(trials)]
-    says = f"interval over {LAUNCHES} launches of a case that is skewed against nine others"
-    return [*found, _covered(says, logs, Limit(AGAINST, 0.83), correlated=False)]
+    title = f"interval over {LAUNCHES} launches of a case that is skewed against nine others"
+    return [*lines, _covered(title, logs, Limit(AGAINST, 0.83), correlated=False)]
 
 
 def correlated(_: Rig, trials: int) -> list[Line]:
-    """Launches that correlate with the one before; half of the scatter is common to the cases of a run."""
-    rng, found = np.random.default_rng(3), []
+    """Test launches that correlate with the previous launch; half of the scatter is common to the cases of a run."""
+    rng, lines = np.random.default_rng(3), []
     for cases, correlation in product(CASES, CORRELATIONS):
         chains = ((_chain(rng, 1, correlation), _chain(rng, cases, correlation)) for _ in range(trials))
         logs = [SCATTER * (common + own) / np.sqrt(2) for common, own in chains]
         limit = Limit(CORRELATED, 0.87) if correlation == 0.5 else None
         if cases < 20 and correlation == 0.3:
             limit = Limit(FEW_CASES, 0.9)
-        found.append(
+        lines.append(
             _covered(f"interval over {LAUNCHES} launches, {cases} cases, correlation {correlation:g}", logs, limit)
         )
-    return found
+    return lines
 
 
-def _covered(says: str, runs: Sequence[np.ndarray], limit: Limit | None, correlated: bool = True) -> Line:
-    """Whether the interval of the first case of each run (cases, launches) holds its mean; its width by Student's t.
+def _covered(title: str, runs: Sequence[np.ndarray], limit: Limit | None, correlated: bool = True) -> Line:
+    """Judge how often the interval of the first case of each run (cases, launches) contains its mean.
 
-    Too wide an interval is no miss: its width says what it costs.
+    An interval that is too wide is not a miss; the note compares it with the interval by Student's t.
     """
     hits, by_t, widths = 0, 0, []
     for logs in runs:
@@ -100,35 +100,35 @@ def _covered(says: str, runs: Sequence[np.ndarray], limit: Limit | None, correla
         interval, bare = (launch_interval(np.exp(logs[0]), how) for how in (scatter, LOGNORMAL))
         hits, by_t = hits + _holds(interval, 1), by_t + _holds(bare, 1)
         widths.append(np.log(interval.high / interval.low) / np.log(bare.high / bare.low))
-    beside = f"; {np.mean(widths):.2f} times as wide as Student's t, which holds {by_t / len(runs):.1%}"
-    return rate(says, hits, len(runs), LEAST, 1.0, beside, limit)
+    note = f"; {np.mean(widths):.2f} times as wide as Student's t, which holds {by_t / len(runs):.1%}"
+    return rate(title, hits, len(runs), LEAST, 1.0, note, limit)
 
 
-def _chain(rng: np.random.Generator, cases: int, like: float) -> np.ndarray:
-    """(cases, LAUNCHES): of standard deviation 1, each value correlated with the one before."""
+def _chain(rng: np.random.Generator, cases: int, correlation: float) -> np.ndarray:
+    """Draw values (cases, LAUNCHES) of standard deviation 1, each correlated with the previous launch."""
     values = rng.normal(size=(cases, LAUNCHES))
     for launch in range(1, LAUNCHES):
-        values[:, launch] = like * values[:, launch - 1] + np.sqrt(1 - like**2) * values[:, launch]
+        values[:, launch] = correlation * values[:, launch - 1] + np.sqrt(1 - correlation**2) * values[:, launch]
     return values
 
 
 def within_a_launch(_: Rig, trials: int) -> list[Line]:
-    rng, found = np.random.default_rng(2), []
+    rng, lines = np.random.default_rng(2), []
     for kind in (*KINDS, "autocorrelated"):
         hits = 0
         for _ in range(trials):
             times = _launch(rng, kind).reshape(BLOCKS, APART, EACH)[:, 0].ravel()
             hits += _holds(within_launch(times, (EACH,) * BLOCKS), 1)
-        found.append(rate(f"interval within a launch of {BLOCKS} blocks, {kind}", hits, trials, LEAST, MOST))
-    return found
+        lines.append(rate(f"interval within a launch of {BLOCKS} blocks, {kind}", hits, trials, LEAST, MOST))
+    return lines
 
 
 def of_one_launch(_: Rig, trials: int) -> list[Line]:
-    """The designs that are run, of launches with a slow mode: what an interval would hold, and whether one is printed.
+    """Test designs of real runs on launches with a slow mode: coverage of the interval, and whether it is printed.
 
-    A fifth of the calls are in the slow mode, ten in a row; between blocks other cases take three times as long.
+    A fifth of the calls are in the slow mode, ten in a row; a block starts every three block lengths.
     """
-    rng, found = np.random.default_rng(7), []
+    rng, lines = np.random.default_rng(7), []
     for blocks, each in DESIGNS:
         hits, printed = 0, False
         for _ in range(trials):
@@ -141,12 +141,12 @@ def of_one_launch(_: Rig, trials: int) -> list[Line]:
         line = rate(f"interval of one launch from {blocks} blocks of {each} calls", hits, trials, LEAST, MOST)
         if not printed:
             line = replace(line, demanded="none is printed", outcome=HOLDS)
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def _launch(rng: np.random.Generator, kind: str) -> np.ndarray:
-    """All that a launch does, of mean 1. Modes and correlation go on through what other cases do meanwhile."""
+    """Draw all calls of a launch, with mean 1. Modes and correlation continue while other cases run."""
     count = BLOCKS * APART * EACH
     if kind == "lognormal":
         return np.exp(0.3 * rng.normal(size=count) - 0.3**2 / 2)
@@ -165,26 +165,26 @@ def _launch(rng: np.random.Generator, kind: str) -> np.ndarray:
 
 
 def of_exposed(_: Rig, trials: int) -> list[Line]:
-    """Launches scatter by 3 %, each strategy in a launch by 1 % of its step more, and its rounds by 3 %.
+    """Test exposed communication: launches scatter by 3 %, strategies in a launch by 1 % more, and rounds by 3 %.
 
-    Intervals of one run depend on each other: of each, one counts.
+    Intervals of one run depend on each other, so one interval per run counts.
     """
-    rng, found = np.random.default_rng(3), []
+    rng, lines = np.random.default_rng(3), []
     for launches, kind in product(STEP_LAUNCHES, KINDS):
         hits = 0
         for _ in range(trials):
             exposed_s, levels_s = _exposed(rng, kind, launches)
-            one = float(rng.choice(EXPOSED_S))
-            hits += _holds(training.estimates(exposed_s, levels_s)[one], one)
-        says = f"interval of exposed communication over {launches} launches, {kind}"
-        found.append(rate(says, hits, trials, LEAST, MOST))
-    return found
+            truth_s = float(rng.choice(EXPOSED_S))
+            hits += _holds(training.estimates(exposed_s, levels_s)[truth_s], truth_s)
+        title = f"interval of exposed communication over {launches} launches, {kind}"
+        lines.append(rate(title, hits, trials, LEAST, MOST))
+    return lines
 
 
 def _exposed(
     rng: np.random.Generator, kind: str, launches: int
 ) -> tuple[dict[float, training.Series], dict[float, tuple[float, float]]]:
-    """Of each strategy, by what it exposes: its steps less those without synchronisation, and the levels of both."""
+    """Return, by exposed time, each strategy's steps minus steps without synchronisation, and the levels of both."""
     common = 1 + 0.03 * _drawn(rng, kind, launches)
 
     def steps(mean_s: float) -> np.ndarray:
@@ -198,10 +198,10 @@ def _exposed(
 
 # ── real launches ────────────────────────────────────────────────────────────────────────────────
 def real_launches(rig: Rig, trials: int) -> list[Line]:
-    """Launches of a set drawn again, one of the sizes each time: does their interval hold the mean of the set?"""
+    """Resample launches of a set, for one size per trial: does their interval contain the mean of the set?"""
 
-    def trial(one: noise.Noise, rng: np.random.Generator) -> bool:
-        logs = one.launches(rng, LAUNCHES)
+    def trial(real: noise.Noise, rng: np.random.Generator) -> bool:
+        logs = real.launches(rng, LAUNCHES)
         return _holds(launch_interval(np.exp(rng.choice(logs)), launch_scatter(list(logs))), 1)
 
     hits, made, spread = noise.by_set(rig, trials, 4, trial)
@@ -209,9 +209,9 @@ def real_launches(rig: Rig, trials: int) -> list[Line]:
 
 
 def real_stretches(rig: Rig, trials: int) -> list[Line]:
-    """Long launches cut into stretches of the default length: does the interval of one hold the mean of the launch?
+    """Cut long launches into stretches of the default length: does a stretch's interval contain the launch's mean?
 
-    Stretches of a launch depend on each other, so the launch is the unit: Student's t over their rates.
+    Stretches of a launch depend on each other, so the launch is the unit: Student's t over the rates of launches.
     """
     rates = []
     for sizes in noise.long_launches(rig, trials):
@@ -223,44 +223,44 @@ def real_stretches(rig: Rig, trials: int) -> list[Line]:
                 interval = within_launch(stretch, blocks[first : first + noise.STRETCH])
                 hits.append(_holds(interval, float(times.mean())))
         rates.append(float(np.mean(hits)))
-    return [_of_units(f"interval within {noise.STRETCH} blocks of long real launches holds their mean", rates)]
+    return [_rates_line(f"interval within {noise.STRETCH} blocks of long real launches holds their mean", rates)]
 
 
 def next_runs(rig: Rig, trials: int) -> list[Line]:
-    """The two halves of each set, as runs that follow each other: do the intervals allow for how they differ?
+    """Compare the two halves of each set as successive runs: do the intervals allow for their difference?
 
-    Of each size, the difference of two times is held against both half-widths, added in quadrature. The set is the
-    unit. Beside it: the same with Student's t, and the autocorrelation and skewness that were found.
+    For each size, the difference of two times is compared with both half-widths, added in quadrature. The set is the
+    unit. The note has the same rate with Student's t, and the autocorrelation and skewness of the launches.
     """
-    of_batch = [rig.measure(noise.sweep("batch")) for _ in range(trials)]
+    batch_runs = [rig.measure(noise.sweep("batch")) for _ in range(trials)]
     lines = []
-    for scheduling, runs in (("normal", [one.run for one in noise.sets(rig)]), ("batch", of_batch)):
+    for scheduling, runs in (("normal", [real.run for real in noise.sets(rig)]), ("batch", batch_runs)):
         rates, bare, scatters = [], [], []
         for run in runs:
             halves = [
                 summarize(replace(run, samples=tuple(s for s in run.samples if (s.launch > LAUNCHES) == second)))
                 for second in (False, True)
             ]
-            of_launches = [[launch_interval(np.array(summary.means_s)) for summary in half] for half in halves]
-            of_run = [[summary.time_s for summary in half] for half in halves]
-            rates.append(np.mean(list(map(_allowed, *of_run))))
-            bare.append(np.mean(list(map(_allowed, *of_launches))))
+            bare_intervals = [[launch_interval(np.array(summary.means_s)) for summary in half] for half in halves]
+            intervals = [[summary.time_s for summary in half] for half in halves]
+            rates.append(np.mean(list(map(_allowed, *intervals))))
+            bare.append(np.mean(list(map(_allowed, *bare_intervals))))
             scatters += [launch_scatter([np.log(summary.means_s) for summary in half]) for half in halves]
-        says = f"intervals of two successive runs of {LAUNCHES} launches allow for their difference, {scheduling}"
-        line = _of_units(says, rates, most=1.0)
-        found = np.mean([(scatter.autocorrelation, scatter.skewness) for scatter in scatters], axis=0)
-        beside = f"; Student's t {np.mean(bare):.1%}; correlation {found[0]:.2f}, skewness {found[1]:+.2f} on average"
-        lines.append(replace(line, measured=line.measured + beside))
+        title = f"intervals of two successive runs of {LAUNCHES} launches allow for their difference, {scheduling}"
+        line = _rates_line(title, rates, most=1.0)
+        average = np.mean([(scatter.autocorrelation, scatter.skewness) for scatter in scatters], axis=0)
+        note = f"; Student's t {np.mean(bare):.1%}; correlation {average[0]:.2f}, skewness {average[1]:+.2f} on average"
+        lines.append(replace(line, measured=line.measured + note))
     return lines
 
 
-def _allowed(one: Interval, other: Interval) -> bool:
-    widths = np.log(one.high / one.value), np.log(other.high / other.value)
-    return bool(abs(np.log(one.value / other.value)) <= np.hypot(*widths))
+def _allowed(first: Interval, second: Interval) -> bool:
+    widths = np.log(first.high / first.value), np.log(second.high / second.value)
+    return bool(abs(np.log(first.value / second.value)) <= np.hypot(*widths))
 
 
 def real_steps(rig: Rig, trials: int) -> list[Line]:
-    """Launches of sets of training steps drawn again: do the intervals hold what the sets expose?"""
+    """Resample launches of sets of training steps: do the intervals contain the exposed times of the sets?"""
     rng, rates = np.random.default_rng(5), []
     for many, levels_s in noise.differences_of_steps(rig, trials):
         truths_s, hits = {pair: float(means(series).mean()) for pair, series in many.items()}, []
@@ -269,17 +269,17 @@ def real_steps(rig: Rig, trials: int) -> list[Line]:
             again = {pair: dict(enumerate(series[n] for n in launches)) for pair, series in many.items()}
             hits += [_holds(interval, truths_s[pair]) for pair, interval in training.estimates(again, levels_s).items()]
         rates.append(float(np.mean(hits)))
-    says = f"interval of exposed communication over {REAL_STEP_LAUNCHES} launches, sets of real ones"
-    return [_of_units(says, rates)]
+    title = f"interval of exposed communication over {REAL_STEP_LAUNCHES} launches, sets of real ones"
+    return [_rates_line(title, rates)]
 
 
-def _of_units(says: str, rates: Sequence[float], most: float = MOST) -> Line:
+def _rates_line(title: str, rates: Sequence[float], most: float = MOST) -> Line:
     half = stdtrit(len(rates) - 1, 0.975) * np.std(rates, ddof=1) / np.sqrt(len(rates))
     mean = float(np.mean(rates))
     low, high = mean - float(half), min(mean + float(half), 1.0)
     measured = f"{mean:.1%} [{low:.1%} – {high:.1%}]{noise.spread(rates)}"
-    numbers = {"rates": [round(one, 4) for one in rates]}
-    return Line(says, f"{LEAST:.0%} to {most:.0%}", measured, judged(low, high, LEAST, most), numbers)
+    numbers = {"rates": [round(value, 4) for value in rates]}
+    return Line(title, f"{LEAST:.0%} to {most:.0%}", measured, judged(low, high, LEAST, most), numbers)
 
 
 def _holds(interval: Interval, truth: float) -> bool:

@@ -1,6 +1,6 @@
-"""What the gate says of simulated fleets: how often it finds a slow node, names a sound one, or decides nothing.
+"""Judge simulated fleets by the gate: how often does it find a slow node, name a sound node, or decide nothing?
 
-In: nothing. Out: a table, printed by `python -m proof.gate` (two minutes). Starts no ranks; tests use the fleet, too.
+Out: a table, printed by `python -m proof.gate` (two minutes). Starts no ranks. Tests use the fleet, too.
 """
 
 import math
@@ -16,7 +16,7 @@ from bench.packages.gate.analyze import nodes as gate
 from bench.packages.gate.analyze.nodes import Group, Round, Times
 from bench.packages.gate.conclusions import GateNotice, GateVerdict
 
-# Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.
+# Scatter of the logarithm of a pair's time from round to round, as on clusters that are in use.
 SCATTER = 0.13
 ALLOWED = 0.85
 FLEETS = 200
@@ -24,16 +24,17 @@ FLEETS = 200
 
 @dataclass(frozen=True)
 class Scenario:
-    """slow: nodes at `rate`. drift: scatter of what a round's groups have in common. spread: of the nodes' own rates.
-    crossing: rate of pairs between two switches. least: rate that every node must reach by a table, of the usual."""
+    """A kind of fleet, with `slow` nodes at `rate`. Rates are relative to the usual rate."""
 
     nodes: int
     slow: int = 0
     rate: float = 1.0
     scatter: float = SCATTER
+    # Scatter that all groups of a round have in common; scatter of the nodes' own rates; rate between two switches.
     drift: float = 0.0
     spread: float = 0.0
     crossing: float = 1.0
+    # The rate that a table demands of every node.
     least: float | None = None
 
     def __str__(self) -> str:
@@ -64,12 +65,11 @@ SCENARIOS = [
 
 
 class Fleet:
-    """Nodes and pairs take as long as their slowest member lets them; who is dead fails the rounds that it is in.
+    """A simulated fleet. The slowest member sets the time of a node or pair; a dead node fails its rounds.
 
-    slow: node → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that are
-    dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why. drift: scatter of
-    what the groups of a round have in common. crossing: the rate between nodes at different ones of the switches, at
-    which nodes are in turn.
+    slow: node → its rate, 1 is usual. slow_inside: the same for the ranks inside a node. dead: nodes that are dropped
+    when they are first measured. failing: stages in which all rounds fail for an unknown reason. drift: scatter that
+    all groups of a round have in common. crossing: the rate between different switches; nodes are at them in turn.
     """
 
     def __init__(
@@ -127,30 +127,30 @@ class Fleet:
 
 
 def main() -> None:
-    """Print how often each verdict is given."""
+    """Print how often each verdict is given, per scenario."""
     rows = []
     for at in SCENARIOS:
-        fleets, of_slow, others, rounds, paths = Counter[str](), Counter[str](), 0, [], 0
+        fleets, slow_nodes, wrong, rounds, paths = Counter[str](), Counter[str](), 0, [], 0
         for seed in range(FLEETS):
             own = np.exp(np.random.default_rng([seed, 1]).normal(0, at.spread, at.nodes))
             rates = {node: (at.rate if node < at.slow else 1.0) * float(own[node]) for node in range(at.nodes)}
             fleet = Fleet(at.nodes, rates, seed, at.scatter, drift=at.drift, crossing=at.crossing)
             verdict = fleet.judged(1 / at.least if at.least else None)
             fleets[verdict.verdict] += 1
-            of_slow.update(check.verdict for check in verdict.nodes[: at.slow])
+            slow_nodes.update(check.verdict for check in verdict.nodes[: at.slow])
             sound = [check for check in verdict.nodes[at.slow :] if rates[check.node] >= ALLOWED]
-            others += any(check.verdict == gate.FAIL for check in sound)
+            wrong += any(check.verdict == gate.FAIL for check in sound)
             rounds.append(fleet.rounds)
             paths += verdict.path is not None
-        given, told = (
+        all_pct, slow_pct = (
             " / ".join(
                 f"{100 * counts[word] / max(1, counts.total()):.0f}"
                 for word in (gate.PASS, gate.FAIL, gate.INCONCLUSIVE)
             )
-            for counts in (fleets, of_slow)
+            for counts in (fleets, slow_nodes)
         )
         rows.append(
-            [at.nodes, at.scatter, str(at), given, told if at.slow else "", others, paths, int(np.median(rounds))]
+            [at.nodes, at.scatter, str(at), all_pct, slow_pct if at.slow else "", wrong, paths, int(np.median(rounds))]
         )
     headers = [
         "nodes",

@@ -1,26 +1,26 @@
-"""Links of known rate or delay on one machine, and the suite's own ranks at their ends.
+"""Make links of known rate or delay on one machine, with the suite's own ranks at their ends.
 
-In: a rate ("100mbit", as `tc` reads it) or a one-way delay. Out: a `Network` of namespaces, one a rank, which
-lives as long as its context and leaves nothing behind, and `NamespacedLauncher`, whose ranks are in them.
-Does not judge what is measured. Needs Linux and root: `obstacle` says what is missing. Ranks have to be gone
-before their network is: those that are still there are killed.
+In: a rate ("100mbit", as `tc` reads it) or a one-way delay. Out: a `Network` of namespaces, one per rank, which
+lives as long as its context and leaves nothing behind, and `NamespacedLauncher`, which starts ranks in them.
+Does not judge measurements. Needs Linux and root: `unsupported` returns what is missing. Ranks have to end
+before their network: ranks that are still running are killed.
 
-What was measured over them, with torch 2.x's gloo, on 2 cores without neighbours to speak of:
+Measurements over these links, with torch 2.x's gloo, on 2 cores with almost no other load on the machine:
 
 Rate. World 2, median bandwidth of an all-reduce over the payload limit (1448 of each 1514 bytes of a frame), and
 the range of its 10 iterations: 100 mbit, 8 MiB: 0.999 (0.987 – 1.005); 200 mbit, 2 MiB: 0.999 (0.994 – 1.026);
 1 gbit, 32 MiB: 0.990 (0.968 – 1.000); 2 gbit, 64 MiB: 0.975 – 0.987 (0.835 – 0.998), with a burst of 512 kb 0.993.
-What matters: the burst has to exceed 64 KiB (with 64kb, 1 gbit gives 0.78: tbf cuts large packets up and TCP sends
-again); the send buffer has to be small (with the kernel's own, 100 mbit gives 0.97, ranging from 0.89). Smaller
-packets (gso_max_size) cost CPU, at 2 gbit a fifth of the rate. tbf gives a burst for nothing after a pause, 6 % of
-2 MiB: warm up once, and prefer sizes far above the burst.
+Conditions: the burst has to exceed 64 KiB (with 64kb, 1 gbit gives 0.78: tbf splits large packets and TCP sends
+again); the send buffer has to be small (with the kernel's default, 100 mbit gives 0.97, ranging from 0.89). Smaller
+packets (gso_max_size) cost CPU time, at 2 gbit a fifth of the rate. After a pause, tbf sends one burst without delay,
+6 % of 2 MiB: warm up once, and prefer sizes far above the burst.
 
-Delay. World 2, time beyond that at delay 0, in units of the one-way delay, at 10 ms: all-reduce of 8 B: 3;
+Delay. World 2, time in excess of the time at delay 0, in units of the one-way delay, at 10 ms: all-reduce of 8 B: 3;
 1 KiB: 4.1; 4 KiB: 4; 64 KiB: 5.2; isend + irecv on both ranks: 2.0; send to a recv: 2.0; ping-pong: 3.0. Gloo's
-receiver says that it is ready before the sender sends, so a step takes 2 delays, and the ring's 2(n-1) steps 4;
-where the next receive is posted early enough, its notice travels along with data (8 B, ping-pong). 64 KiB exceed
-TCP's first window, which costs another. The relay writes 3 – 8 µs after a packet is due (median; 95 %: 12 µs); what
-else a round trip takes, 80 – 450 µs in the median, is mostly the waking of an idle machine's receivers.
+receiver reports that it is ready before the sender sends, so a step takes 2 delays, and the ring's 2(n-1) steps 4;
+if the next receive is posted early enough, its notice travels together with data (8 B, ping-pong). 64 KiB exceed
+TCP's first window, which costs one more delay. The relay writes 3 – 8 µs after a packet is due (median; 95 %: 12 µs);
+the remaining time of a round trip, 80 – 450 µs in the median, is mostly the waking of receivers on an idle machine.
 """
 
 import contextlib
@@ -51,8 +51,8 @@ FOLDER = Path("/var/run/netns")
 PREFIX = "collbench-"
 # A burst has to exceed the largest packet that TCP hands down (64 KiB before segmentation) or tbf cuts it up.
 BURST, LATENCY = "128kb", "100ms"
-# Least, initial and largest send buffer of a socket, in bytes. Gloo's "ready to receive" waits behind what lies
-# in the buffer: with the kernel's megabytes, a slow link stands idle for 3 % of the time.
+# Smallest, initial and largest send buffer of a socket, in bytes. Gloo's "ready to receive" waits behind the data
+# in the buffer: with the kernel's default of megabytes, a slow link is idle for 3 % of the time.
 SEND_BUFFER = "4096 131072 131072"
 TUN = Path("/dev/net/tun")
 RELAY = Path(__file__).with_name("relay.py")
@@ -68,17 +68,17 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Network:
-    """One namespace, interface and address a rank, in order of rank."""
+    """One namespace, interface and address per rank, in the order of the ranks."""
 
     namespaces: tuple[str, ...]
     interfaces: tuple[str, ...]
     addresses: tuple[str, ...]
 
 
-# ── can it be done here? ─────────────────────────────────────────────────────────────────────────
+# ── is it supported here? ─────────────────────────────────────────────────────────────────────────
 @functools.cache
 def unsupported() -> str | None:
-    """Why there can be no shaped links here; None where there can."""
+    """Return why shaped links are impossible here; None if they are possible."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
@@ -90,22 +90,22 @@ def unsupported() -> str | None:
         with shaped_pair("1gbit"):
             return None
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"network namespaces are refused here: {_said(error)}"
+        return f"network namespaces are refused here: {_first_line(error)}"
 
 
 @functools.cache
 def unsupported_tun() -> str | None:
-    """Why there can be no delayed links here; None where there can."""
+    """Return why delayed links are impossible here; None if they are possible."""
     if unsupported():
         return unsupported()
     try:
         with delayed_pair(0):
             return None
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"TUN devices are refused here: {_said(error)}"
+        return f"TUN devices are refused here: {_first_line(error)}"
 
 
-def _said(error: OSError | subprocess.CalledProcessError) -> str:
+def _first_line(error: OSError | subprocess.CalledProcessError) -> str:
     text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
     return (text.strip().splitlines() or ["no reason given"])[0]
 
@@ -113,7 +113,7 @@ def _said(error: OSError | subprocess.CalledProcessError) -> str:
 # ── links ────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def shaped_pair(rate: str, burst: str = BURST, latency: str = LATENCY) -> Iterator[Network]:
-    """Two namespaces and one cable, which carries `rate` each way."""
+    """Make two namespaces and one cable, which carries `rate` in each direction."""
     with ExitStack() as stack:
         network = _namespaces(stack, 2)
         (first, second), (here, there) = network.namespaces, network.interfaces
@@ -126,7 +126,7 @@ def shaped_pair(rate: str, burst: str = BURST, latency: str = LATENCY) -> Iterat
 
 @contextmanager
 def bridged(count: int, rate: str, slow: int | None = None, slow_rate: str | None = None) -> Iterator[Network]:
-    """`count` namespaces on one switch; the cable of each carries `rate` each way, that of `slow` `slow_rate`."""
+    """Make `count` namespaces on one switch. Each cable carries `rate` in each direction; rank `slow`: `slow_rate`."""
     with ExitStack() as stack:
         network = _namespaces(stack, count)
         switch = network.namespaces[0].replace("-rank0", "-switch")
@@ -138,18 +138,18 @@ def bridged(count: int, rate: str, slow: int | None = None, slow_rate: str | Non
             own_rate = slow_rate if rank == slow and slow_rate else rate
             _ip(switch, "link", "add", port, "type", "veth", "peer", "name", interface, "netns", name)
             _ip(switch, "link", "set", port, "master", "switch", "up")
-            _shape(name, interface, own_rate)  # what the rank sends
-            _shape(switch, port, own_rate)  # what it receives
+            _shape(name, interface, own_rate)  # data that the rank sends
+            _shape(switch, port, own_rate)  # data that the rank receives
             _plug(network, rank)
         yield network
 
 
 @contextmanager
 def delayed_pair(delay_s: float, bytes_per_s: float = math.inf) -> Iterator[Network]:
-    """Two namespaces; every packet is held for `delay_s` on its way, in each direction, behind those sent before it.
+    """Make two namespaces. Each packet is delayed by `delay_s` in each direction; packets keep their order.
 
-    bytes_per_s: rate each way. Packets are as large as TCP makes them: cut into frames, they would be more than the
-    relay can pass on at a gigabit.
+    bytes_per_s: rate in each direction. Packets are as large as TCP makes them: split into frames, they would be more
+    than the relay can pass on at a gigabit.
     """
     with ExitStack() as stack:
         network = _namespaces(stack, 2)
@@ -166,8 +166,8 @@ def delayed_pair(delay_s: float, bytes_per_s: float = math.inf) -> Iterator[Netw
 
 @contextmanager
 def _relay(devices: list[int], delay_s: float, bytes_per_s: float) -> Iterator[None]:
-    # -S, -E: it starts in 15 ms. Its standard input ends with this process, even if that is killed. A session
-    # of its own: Ctrl-C must not cut the link before the ranks have ended.
+    # -S, -E: the relay starts in 15 ms. Its standard input ends with this process, even if this process is killed. It
+    # has its own session: Ctrl-C must not cut the link before the ranks have ended.
     command = [
         sys.executable,
         "-S",
@@ -191,7 +191,7 @@ def _relay(devices: list[int], delay_s: float, bytes_per_s: float) -> Iterator[N
 
 
 def _tun(stack: ExitStack, namespace: str, name: str) -> int:
-    """The descriptor of a new TUN device, which vanishes with the last copy of it."""
+    """Return the descriptor of a new TUN device, which exists until the last copy of the descriptor is closed."""
     with inside(namespace):
         device = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         stack.callback(os.close, device)
@@ -213,7 +213,7 @@ def _plug(network: Network, rank: int) -> None:
 
 # ── namespaces ───────────────────────────────────────────────────────────────────────────────────
 def _namespaces(stack: ExitStack, count: int) -> Network:
-    """Empty namespaces; the names of interfaces and addresses that they are to get."""
+    """Make empty namespaces, and choose the names and addresses of the interfaces to add to them."""
     _remove_orphans()
     base = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
     network = Network(
@@ -227,9 +227,9 @@ def _namespaces(stack: ExitStack, count: int) -> Network:
 
 
 def _namespace(stack: ExitStack, name: str) -> None:
-    stack.callback(_remove, name)  # before it is made: an interrupt can come right after
+    stack.callback(_remove, name)  # before the namespace is made: an interrupt can follow at once
     _call("ip", "netns", "add", name)
-    _set(name, "ipv6/conf/all/disable_ipv6", "1")  # no neighbour discovery between the packets that are timed
+    _set(name, "ipv6/conf/all/disable_ipv6", "1")  # no neighbour discovery between timed packets
     _ip(name, "link", "set", "lo", "up")
 
 
@@ -239,7 +239,7 @@ def _set(namespace: str, variable: str, value: str) -> None:
 
 
 def _remove(name: str) -> None:
-    """The namespace, with the interfaces in it, and the processes that would keep it alive."""
+    """Remove a namespace with its interfaces, and kill the processes that would keep it alive."""
     with _interrupts_later():
         for pid in _call("ip", "netns", "pids", name, check=False).split():
             if int(pid) != os.getpid():
@@ -249,7 +249,7 @@ def _remove(name: str) -> None:
 
 
 def _remove_orphans() -> None:
-    """Namespaces of processes that were killed before they could remove them."""
+    """Remove namespaces of processes that were killed before they could remove them."""
     for path in FOLDER.glob(f"{PREFIX}*"):
         pid = path.name.removeprefix(PREFIX).split("-")[0]
         if not Path("/proc", pid).exists():
@@ -258,7 +258,7 @@ def _remove_orphans() -> None:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """This thread is in the namespace; sockets opened here stay in it."""
+    """Move this thread into a namespace for the context; sockets opened in the context stay in the namespace."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _move_to(name)
@@ -286,7 +286,7 @@ def _set_namespace(descriptor: int) -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C is answered at the end of the context."""
+    """Delay Ctrl-C until the end of the context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -305,14 +305,14 @@ def _ip(namespace: str, *arguments: str) -> None:
 
 
 def _call(*command: str, check: bool = True) -> str:
-    # a session of its own: Ctrl-C in the terminal must not end it half way
+    # its own session: Ctrl-C in the terminal must not end the command halfway
     return subprocess.run(command, capture_output=True, text=True, check=check, start_new_session=True).stdout
 
 
-# ── ranks in them ────────────────────────────────────────────────────────────────────────────────
+# ── ranks in namespaces ────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class NamespacedLauncher:
-    """A launcher, already entered, whose rank r is in namespace r of the network before it does anything."""
+    """A launcher, already entered. Rank r moves into namespace r of the network before it does anything else."""
 
     launcher: launcher.Launcher
     network: Network
@@ -324,7 +324,7 @@ class NamespacedLauncher:
 
 
 def enter(context: rank_context.RankContext, argument: bytes) -> None:
-    """First thing in a rank. The threads that it starts later, gloo's too, are in the namespace with it."""
+    """Move a rank into its namespace, then run its target. Threads that start later, also gloo's, are in it, too."""
     network, target, job = json.loads(argument)
     _move_to(network["namespaces"][context.rank])
     os.environ["GLOO_SOCKET_IFNAME"] = network["interfaces"][context.rank]

@@ -1,4 +1,4 @@
-"""Links whose rate or delay is known: does the suite find what is there?"""
+"""Does the suite recover the rate or delay of links for which it is known?"""
 
 import numpy as np
 
@@ -11,17 +11,17 @@ from proof.claim import MISSED, Line, at_least, at_most, not_tried, within
 from proof.links import NamespacedLauncher
 from proof.rig import Rig
 
-# Of an Ethernet frame of 1514 bytes, what TCP with time stamps leaves for data.
+# Share of an Ethernet frame of 1514 bytes that TCP with time stamps leaves for data.
 PAYLOAD = 1448 / 1514
-# Rate as `tc` takes it, bits a second, burst, smallest and largest size. A burst is free after each pause, so it must
-# be small against every size; at 2 Gbit/s one of 128 KiB is a packet or two, and the shaper loses 2 % to being late.
+# Rate as `tc` reads it, bits per second, burst, smallest and largest size. A burst is free after each pause, so it must
+# be small against every size. At 2 Gbit/s, 128 KiB are one or two packets, and the shaper loses 2 % because it is late.
 RATES = (
     ("100mbit", 100e6, "128kb", "512KiB", "8MiB"),
     ("1gbit", 1e9, "128kb", "2MiB", "64MiB"),
     ("2gbit", 2e9, "512kb", "8MiB", "128MiB"),
 )
 DELAYS_S = (1e-3, 5e-3, 20e-3)
-# Deviations that are allowed: of the bandwidth, of the model's, of a delay.
+# Allowed deviations: of the bandwidth, of the bandwidth by the model, of a delay.
 BANDWIDTH, RATE, DELAY = 0.02, 0.03, 0.10
 PAIRWISE = """
 backends: [gloo]
@@ -47,18 +47,18 @@ timeout: 60s
 
 
 def _scheduling() -> str:
-    """Real time where it is permitted: what is to be found is the link, not the fight for two cores."""
+    """Return real-time scheduling if it is permitted: the link is to be measured, not the competition for two cores."""
     return "normal" if host.unsupported_realtime() else "rr"
 
 
 def rates(rig: Rig, trials: int) -> list[Line]:
-    """An all-reduce of 2 ranks sends and receives its size once: algbw is the link's rate."""
-    found = []
+    """Compare bandwidths with link rates. An all-reduce of 2 ranks sends its size once: algbw is the link's rate."""
+    lines = []
     for name, bits, burst, smallest, largest in RATES[:trials]:
-        says = f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}"
-        of_model = "r∞ of the fitted model on it"
+        title = f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}"
+        model_title = "r∞ of the fitted model on it"
         if reason := links.unsupported():
-            found += not_tried(reason, says, of_model)
+            lines += not_tried(reason, title, model_title)
             continue
         sizes = f"{{from: {smallest}, to: {largest}, factor: 2}}"
         with links.shaped_pair(name, burst=burst) as network:
@@ -66,12 +66,12 @@ def rates(rig: Rig, trials: int) -> list[Line]:
             analysis = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network)))
         limit, last, (fit,) = bits / 8 * PAYLOAD, analysis.summaries[-1], analysis.fits
         value, high, low = (last.case.size_bytes / limit / bound for bound in _bounds(last.time_s))
-        found.append(within(says, value, low, high, BANDWIDTH))
+        lines.append(within(title, value, low, high, BANDWIDTH))
         if fit.rate is None:
-            found.append(Line(of_model, f"within ±{RATE:.0%}", fit.note, MISSED))
+            lines.append(Line(model_title, f"within ±{RATE:.0%}", fit.note, MISSED))
         else:
-            found.append(within(of_model, *(bound / limit for bound in _bounds(fit.rate)), RATE))
-    return found
+            lines.append(within(model_title, *(bound / limit for bound in _bounds(fit.rate)), RATE))
+    return lines
 
 
 def _bounds(interval: Interval) -> tuple[float, float, float]:
@@ -79,9 +79,9 @@ def _bounds(interval: Interval) -> tuple[float, float, float]:
 
 
 def delays(rig: Rig, trials: int) -> list[Line]:
-    """A ring of n ranks passes each piece on 2(n-1) times, one after the other. For each, gloo's receiver first says
-    that it is ready, and only then the data comes: α grows by 4(n-1) one-way delays (seen: 3.9 to 4.1 at n = 2 and
-    1 to 4 KiB; below that a notice overlaps, above it TCP's first window counts)."""
+    """Recover added delays in α. A ring of n ranks passes each piece on 2(n-1) times, one after the other; each time
+    gloo's receiver first reports that it is ready, then the data comes: α grows by 4(n-1) one-way delays (measured:
+    3.9 to 4.1 at n = 2 and 1 to 4 KiB; below, a notice overlaps; above, TCP's first window counts)."""
     if reason := links.unsupported_tun():
         return not_tried(reason, "an added one-way delay, recovered in α")
     text = SWEEP.format(scheduling=_scheduling(), iterations=25, sizes="[1KiB, 2KiB, 3KiB, 4KiB]")
@@ -91,19 +91,19 @@ def delays(rig: Rig, trials: int) -> list[Line]:
             (fit,) = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network))).fits
         assert fit.alpha_s is not None, fit.note
         alphas[delay_s] = fit.alpha_s
-    found = []
+    lines = []
     for delay_s in DELAYS_S[:trials]:
         added = difference_of_intervals(alphas[0.0], alphas[delay_s])
-        says = f"an added one-way delay of {delay_s * 1e3:g} ms, recovered in α"
-        found.append(within(says, *(bound / 4 / delay_s for bound in _bounds(added)), DELAY))
-    return found
+        title = f"an added one-way delay of {delay_s * 1e3:g} ms, recovered in α"
+        lines.append(within(title, *(bound / 4 / delay_s for bound in _bounds(added)), DELAY))
+    return lines
 
 
 def matrix(rig: Rig, trials: int) -> list[Line]:
-    """Four hosts on a bridge, one of them with half the rate, and as often none: is it found, and only where it is?"""
-    says = ("one link of four at half the rate is named by the pairwise matrix", "no link is slow, and one is named")
+    """Measure four hosts on a bridge, one at half the rate or none: is the slow link named, and no other?"""
+    titles = ("one link of four at half the rate is named by the pairwise matrix", "no link is slow, and one is named")
     if reason := links.unsupported():
-        return not_tried(reason, *says)
+        return not_tried(reason, *titles)
     right, wrong, shares = 0, 0, []
     for trial in range(trials):
         slow = trial % 4
@@ -115,4 +115,4 @@ def matrix(rig: Rig, trials: int) -> list[Line]:
             quiet = analyze(rig.measure(PAIRWISE, NamespacedLauncher(rig.launcher, network)))
         wrong += bool(quiet.diagnosis.findings)
     excess = f"; {np.median(shares):.0%} more time in the median" if shares else ""
-    return [at_least(says[0], right, trials, 1.0, excess), at_most(says[1], wrong, trials, 0.05)]
+    return [at_least(titles[0], right, trials, 1.0, excess), at_most(titles[1], wrong, trials, 0.05)]

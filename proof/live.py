@@ -1,7 +1,7 @@
-"""What showing a run while it is measured does to its times: nothing that can be seen.
+"""Does the live table change the times of the run that it shows? It must not, within the allowed deviation.
 
-Sweeps with the live table on a terminal of 100 columns and sweeps that show nothing, in turns of random order. And
-whether anything was drawn while a call was timed, by the clock that both use.
+Sweeps with the live table on a terminal of 100 columns and sweeps that show nothing alternate in random order. A second
+line counts drawings during a timed call, by the clock that ranks and the drawing process share.
 """
 
 import io
@@ -30,7 +30,7 @@ from proof.overhead import ratio_of
 from proof.rig import Rig
 
 ALLOWED = 0.01
-# Two launches, so that a table is also drawn between them. gloo's own stalls would hide everything.
+# Two launches, so that a table is also drawn between them. With normal scheduling, gloo's stalls would hide any effect.
 CONFIG = b"""
 backends: [gloo]
 world_sizes: [2]
@@ -43,7 +43,7 @@ sampling: {seconds_per_case: 0.1}
 
 
 class _Timed(CaseProgress):
-    """The progress of a sweep, which notes when it draws."""
+    """The progress of a sweep, which records when it draws."""
 
     def __init__(self, *given: Any) -> None:
         self.drawn_ns: list[tuple[int, int]] = []
@@ -62,7 +62,7 @@ class _Timed(CaseProgress):
 
 
 def live_table(rig: Rig, trials: int) -> list[Line]:
-    """Index of all cases of a sweep that is shown over one that is not; draws that overlap a timed call."""
+    """Compare the times of shown sweeps with silent ones, and count drawings that overlap a timed call."""
     planned = plan.expand(models.parse(CONFIG, "live", []), host.machine(), 1)
     dice, logs, draws, overlapping = random.Random(11), [], 0, 0
     for _ in range(trials):
@@ -71,7 +71,7 @@ def live_table(rig: Rig, trials: int) -> list[Line]:
             samples, drawn_ns = _measured(rig, planned, shown)
             times[shown] = np.mean([np.log(each.timed.slowest_s.mean()) for each in samples if each.timed])
             draws += len(drawn_ns)
-            overlapping += sum(_overlaps(samples, *one) for one in drawn_ns)
+            overlapping += sum(_overlaps(samples, *drawing) for drawing in drawn_ns)
         logs.append(times[True] - times[False])
     middle, low, high = ratio_of(np.exp(logs))
     return [
@@ -81,7 +81,7 @@ def live_table(rig: Rig, trials: int) -> list[Line]:
 
 
 def _measured(rig: Rig, planned: Plan, shown: bool) -> tuple[list[Samples], list[tuple[int, int]]]:
-    """The samples of a sweep, and when something was drawn, in ns."""
+    """Measure a sweep; return its samples, and the start and end of each drawing, in ns."""
     kept: list[Samples] = []
     with tempfile.TemporaryDirectory(dir=rig.folder) as folder, ExitStack() as stack:
         live = LiveTable(Run(Path(folder), {}, planned, [], []), headlines)
@@ -101,7 +101,7 @@ def _measured(rig: Rig, planned: Plan, shown: bool) -> tuple[list[Samples], list
 
 
 def _overlaps(samples: list[Samples], began_ns: int, ended_ns: int) -> bool:
-    """Whether a call was timed meanwhile; ranks and this process have one clock."""
+    """Return whether a call was timed in this interval; ranks and this process use the same clock."""
     for each in samples:
         if each.timed is not None:
             starts = each.timed.start_ns + each.base_ns

@@ -1,4 +1,4 @@
-"""A rank that is late by a known time: is it named, with its delay, and nobody without one?"""
+"""Is a rank that is late by a known time named, with its delay, and no rank if none is late?"""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ faults: {faults}
 
 
 def late_rank(rig: Rig, trials: int) -> list[Line]:
-    """At 2 ranks and at 4, another rank each time, over loopback; and as often without a late rank."""
+    """Measure 2 and 4 ranks over loopback, with a different late rank per trial; and as often with none."""
     right, wrong, delays_s = 0, 0, []
     for trial in range(trials):
         n = (2, 4)[trial % 2]
@@ -50,26 +50,26 @@ def late_rank(rig: Rig, trials: int) -> list[Line]:
 
 
 def in_recorded_jobs(rig: Rig, trials: int) -> list[Line]:
-    """DDP on 2 ranks and on 4, recorded by torch's profiler for ten steps; another rank is late each time, or none."""
-    right, others, wrong = 0, 0, 0
+    """Record ten DDP steps on 2 and 4 ranks by torch's profiler; a different rank is late in each job, or none."""
+    right, misnamed, wrong = 0, 0, 0
     subprocess.run([sys.executable, "-m", __name__, rig.folder, str(trials)], check=True, capture_output=True, cwd=ROOT)
     for _, late, folder in _jobs(rig.folder, trials):
-        found = recorded_job(importers.read([folder])).late
+        finding = recorded_job(importers.read([folder])).late
         shutil.rmtree(folder)
-        named = found[0] if found is not None else None
+        named = finding[0] if finding is not None else None
         if late is None:
             wrong += named is not None
         else:
-            right, others = right + (named == late), others + (named not in {late, None})
+            right, misnamed = right + (named == late), misnamed + (named not in {late, None})
     return [
         at_least("a rank that begins each backward pass 100 ms late is named", right, trials, 0.95),
-        at_most("another rank is named", others, trials, 0.0),
+        at_most("another rank is named", misnamed, trials, 0.0),
         at_most("nobody is late, and a rank is named", wrong, trials, 0.1),
     ]
 
 
 def _jobs(root: Path, trials: int) -> Iterator[tuple[int, int | None, Path]]:
-    """Ranks, the late one, and the folder of each job."""
+    """Yield the number of ranks, the late rank, and the folder of each job."""
     for trial in range(trials):
         ranks = (2, 4)[trial % 2]
         for late in ((trial // 2) % ranks, None):

@@ -1,7 +1,7 @@
-"""Noise of real launches, for claims that real runs are too slow to show: ten sets that were measured one by one.
+"""Measure the noise of real launches, for claims that real runs are too slow to test: ten sets, one after the other.
 
-One set of launches, however long, says what one stretch of time was like: sets of 64 launches gave 43, 87 and 120 of
-2000 false verdicts for one unchanged code. So there are ten, and the spread between them stands beside each rate.
+One set of launches, of any length, describes one period of time: sets of 64 launches gave 43, 87 and 120 of 2000 false
+verdicts for the same unchanged code. So there are ten sets, and each rate is reported with the spread between sets.
 """
 
 import functools
@@ -24,7 +24,7 @@ sizes: [64KiB, 1MiB, 16MiB]
 sampling: {{seconds_per_case: {seconds}}}
 timeout: 60s
 """
-# One launch of so many seconds a case, in which a launch of the default length fits several times.
+# Seconds per case of one long launch; blocks of a stretch, which is as long as a default launch and fits several times.
 LONG_S, STRETCH = 2.0, 5
 STEPS_LAUNCHES = 8
 STEPS = """
@@ -43,40 +43,41 @@ training:
 
 @dataclass(frozen=True)
 class Noise:
-    """logs: of the means of launches, shape (cases, launches), less their mean over launches. run: that they are of."""
+    """The scatter of the launches of one run."""
 
+    # Logarithms of launch means, shape (cases, launches), minus their mean over launches.
     logs: np.ndarray
     run: Run
 
     def launches(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """(cases, count): launches at random, all cases of a launch together."""
+        """Draw launches at random, shape (cases, count); the cases of a launch stay together."""
         return self.logs[:, rng.integers(0, self.logs.shape[1], count)]
 
     def pairs(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """(2, cases, count): launches that followed each other."""
+        """Draw pairs of successive launches at random, shape (2, cases, count)."""
         first = rng.integers(0, self.logs.shape[1] - 1, count)
         return np.stack([self.logs[:, first], self.logs[:, first + 1]])
 
 
 def sweep(scheduling: str) -> str:
-    """The configuration of one set."""
+    """Return the configuration of one set."""
     return SWEEP.format(launches=LAUNCHES, seconds=0.12) + f"scheduling: [{scheduling}]\n"
 
 
 @functools.cache
 def sets(rig: Rig) -> list[Noise]:
-    """The ten sets of launches; a quick proof has two."""
-    found = []
+    """Measure the ten sets of launches; two in a quick proof."""
+    noises = []
     for _ in range(QUICK_SETS if rig.quick else SETS):
         run = rig.measure(sweep("normal"))
         means = {(s.case, s.launch): s.timed.slowest_s.mean() for s in run.samples}
         logs = np.log([[means[case, launch] for launch in range(1, LAUNCHES + 1)] for case in run.plan.cases])
-        found.append(Noise(logs - logs.mean(axis=1, keepdims=True), run))
-    return found
+        noises.append(Noise(logs - logs.mean(axis=1, keepdims=True), run))
+    return noises
 
 
 def long_launches(rig: Rig, count: int) -> list[list[tuple[np.ndarray, tuple[int, ...]]]]:
-    """Of each long launch, for each size: times of the iterations, and iterations in each block."""
+    """Return, per long launch and size, the times of the iterations and the iterations per block."""
     runs = [rig.measure(SWEEP.format(launches=1, seconds=LONG_S)) for _ in range(count)]
     return [[(s.timed.slowest_s, s.timed.blocks) for s in run.samples] for run in runs]
 
@@ -87,29 +88,26 @@ Pair = tuple[Case, Case]
 def differences_of_steps(
     rig: Rig, count: int
 ) -> list[tuple[dict[Pair, training.Series], dict[Pair, tuple[float, float]]]]:
-    """Of each set of launches: by what steps of each strategy take longer than its reference, and the levels of both.
-
-    Differences are taken round by round.
-    """
-    found = []
+    """Return, per set of launches, step times minus reference times, round by round, and the levels of both."""
+    differences = []
     for _ in range(count):
         run = rig.measure(STEPS.format(launches=STEPS_LAUNCHES))
         ((scenario, cases),) = training.scenarios_of(run).items()
         rounds = training.rounds_of(run, scenario)
         differences_s = training.differences_of(rounds, cases)
-        found.append((differences_s, training.levels_of(rounds, differences_s)))
-    return found
+        differences.append((differences_s, training.levels_of(rounds, differences_s)))
+    return differences
 
 
 def spread(rates: Sequence[float]) -> str:
-    """Such as `; by set 1.5% to 4.0%`."""
+    """Return a text such as `; by set 1.5% to 4.0%`."""
     return f"; by set {min(rates):.1%} to {max(rates):.1%}"
 
 
 def by_set(
     rig: Rig, trials: int, seed: int, trial: Callable[[Noise, np.random.Generator], bool]
 ) -> tuple[int, int, str]:
-    """Hits of a simulated trial on the sets, trials that were made, equally many on each, and the spread of rates."""
+    """Run equally many simulated trials on each set; return hits, trials, and the spread of the rates over sets."""
     rng, each = np.random.default_rng(seed), trials // len(sets(rig))
     hits = [sum(trial(noise, rng) for _ in range(each)) for noise in sets(rig)]
     return sum(hits), each * len(hits), spread([hit / each for hit in hits])

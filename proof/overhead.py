@@ -1,6 +1,6 @@
-"""The reported time against a bare loop of the same calls, interleaved in one process group.
+"""Compare reported times with a bare loop of the same calls, interleaved in one process group.
 
-Without a fault, and with the fault that claims about `ab` plant, whose cost the bare loop measures.
+Without a fault, and with the fault that claims about `ab` plant; the bare loop measures the cost of that fault.
 """
 
 import functools
@@ -33,10 +33,10 @@ from proof.claim import Line, not_tried, within
 from proof.rig import Rig
 
 KIB = 1024
-# The level of each of the two one-sided tests, and the deviation that is allowed: blocks of gloo scatter by 5 to 8 %.
+# The level of each of the two one-sided tests, and the allowed deviation: blocks of gloo scatter by 5 to 8 %.
 LEVEL, ALLOWED = 0.05, {"gloo": 0.03, "mpi": 0.02}
-# Size, calls between two stamps, turns in a block, iterations a turn. A block has turns of all kinds of loop in random
-# order; its means are the unit. It is longer than the tens of calls for which gloo keeps a mode.
+# Size, calls between two stamps, turns per block, iterations per turn. A block has turns of all kinds of loop in random
+# order; its means are the unit. A block is longer than the tens of calls for which gloo stays in one mode.
 LINES = {
     "gloo": (
         (4 * KIB, 1, 25, 10),
@@ -46,49 +46,49 @@ LINES = {
         (1024 * KIB, 20, 5, 2),
         (16384 * KIB, 10, 3, 1),
     ),
-    # At 2 µs a call, whatever runs between two calls makes the second one slower, because it is no longer in the
+    # At 2 µs per call, any code between two calls makes the second call slower, because that code evicts it from the
     # processor's nearest caches: 2 µs of Python by 30 to 50 ns, filling the tensor with zeros by 50 ns, making the
-    # suite's next call by 60 ns (2.07 to 2.13 µs, 3 %). The loop below does nothing there.
+    # suite's next call by 60 ns (2.07 to 2.13 µs, 3 %). The bare loop does nothing between calls.
     "mpi": ((4 * KIB, 1, 25, 100), (1024 * KIB, 1, 15, 10), (4 * KIB, 20, 10, 10)),
 }
 WARMUP = 3
-# Shares of a call that are planted; size, turns in a block and iterations a turn.
+# Planted shares of a call; size, turns per block and iterations per turn.
 PLANTED, PLANTED_SIZES = (0.02, 0.2), ((64 * KIB, 25, 10), (1024 * KIB, 25, 10), (16384 * KIB, 8, 3))
 SETTINGS = Settings(Sampling(0, 0.0, None, None, 0.0, 1), seed=1, timeout_s=60.0, pool_bytes=0)
 
 
 def against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
-    """With gloo's loop threads under SCHED_BATCH: what the suite adds is asked for, not what stalls do."""
+    """Compare gloo with its loop threads under SCHED_BATCH: the overhead of the suite is wanted, not gloo's stalls."""
     return _compared(rig.launcher, "gloo", trials)
 
 
 def mpi_against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
-    """The same through mpi4py, against a loop of its own calls with the same arguments."""
+    """Compare calls through mpi4py with a loop of mpi4py's own calls with the same arguments."""
     if reason := host.unsupported_mpi():
         return not_tried(sentence(reason), "mpi: reported / bare loop")
     return _compared(MpiLauncher(rig.launcher), "mpi", trials)
 
 
 def plants(rig: Rig, trials: int) -> list[Line]:
-    """Bare loops with the fault `slow` and without, and the suite with it.
+    """Compare bare loops with and without the fault `slow`, and the suite with the fault.
 
-    Ranks share the cores, so that a fault costs more than its share; both must find the same cost.
+    Ranks share the cores, so a fault costs more than its share; the suite and the bare loop must find the same cost.
     """
-    found = []
+    lines = []
     means = _means(rig.launcher, "proof.overhead:planted", trials, "gloo", len(PLANTED_SIZES))
-    for (size, *_), of_size in zip(PLANTED_SIZES, means, strict=True):
+    for (size, *_), blocks in zip(PLANTED_SIZES, means, strict=True):
         for share in PLANTED:
-            slowed, reported = of_size[f"bare {share}"], of_size[f"reported {share}"]
-            says = f"reported / bare loop, both with {share:.0%} planted, {size // KIB} KiB"
+            slowed, reported = blocks[f"bare {share}"], blocks[f"reported {share}"]
+            title = f"reported / bare loop, both with {share:.0%} planted, {size // KIB} KiB"
             cost = "; the fault costs {:+.1%} [{:+.1%} to {:+.1%}]".format(
-                *(bound - 1 for bound in ratio_of(slowed / of_size["bare"]))
+                *(bound - 1 for bound in ratio_of(slowed / blocks["bare"]))
             )
-            found.append(within(says, *ratio_of(reported / slowed), ALLOWED["gloo"], cost))
-    return found
+            lines.append(within(title, *ratio_of(reported / slowed), ALLOWED["gloo"], cost))
+    return lines
 
 
 def cost_of(rig: Rig, share: float, scheduling: str, trials: int = 12) -> float:
-    """By what a fault slows a bare loop: the mean ratio over the sizes of `PLANTED_SIZES`."""
+    """Return the slowdown of a bare loop by a fault: the mean ratio over the sizes of `PLANTED_SIZES`."""
     entry = "proof.overhead:planted_alone"
     means = _means(rig.launcher, entry, trials, "gloo", len(PLANTED_SIZES), share, scheduling)
     return float(np.exp(np.mean([np.log(ratio_of(each[f"bare {share}"] / each["bare"])[0]) for each in means])))
@@ -97,7 +97,7 @@ def cost_of(rig: Rig, share: float, scheduling: str, trials: int = 12) -> float:
 def _means(
     starter: Starter, entry: str, trials: int, backend: str, lines: int, *more: object
 ) -> Iterator[dict[str, np.ndarray]]:
-    """For each line, the means of the blocks of each kind of loop."""
+    """Yield, per line, the means of the blocks of each kind of loop."""
     ranks = starter.start(2, entry, (backend, trials, *more))
     try:
         for _ in range(lines):
@@ -109,22 +109,22 @@ def _means(
 
 
 def _compared(starter: Starter, backend: str, trials: int) -> list[Line]:
-    """The denominator is the mean of two bare loops, which also are the control."""
-    found = []
+    """Compare reported times with the mean of two bare loops; the ratio of these two loops is the control."""
+    results = []
     lines = LINES[backend]
     blocks = _means(starter, "proof.overhead:main", trials, backend, len(lines))
     for (size, depth, *_), means in zip(lines, blocks, strict=True):
         control = ratio_of(means["bare again"] / means["bare"])
         metric = "isolated" if depth == 1 else f"pipelined ({depth})"
-        says = f"{backend}: reported / bare loop, {metric}, {size // KIB} KiB"
-        beside = "; bare / bare {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
+        title = f"{backend}: reported / bare loop, {metric}, {size // KIB} KiB"
+        note = "; bare / bare {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
         both = np.sqrt(means["bare"] * means["bare again"])
-        found.append(within(says, *ratio_of(means["reported"] / both), ALLOWED[backend], beside))
-    return found
+        results.append(within(title, *ratio_of(means["reported"] / both), ALLOWED[backend], note))
+    return results
 
 
 def ratio_of(ratios: np.ndarray) -> tuple[float, float, float]:
-    """Geometric mean over the blocks; its interval lies within bounds where two one-sided tests say so."""
+    """Return the geometric mean over blocks, and its interval, which corresponds to two one-sided tests."""
     logs = np.log(ratios)
     half = stdtrit(len(logs) - 1, 1 - LEVEL) * logs.std(ddof=1) / np.sqrt(len(logs))
     middle = float(logs.mean())
@@ -132,9 +132,9 @@ def ratio_of(ratios: np.ndarray) -> tuple[float, float, float]:
 
 
 def main(context: RankContext, task: bytes) -> None:
-    """A rank: sends, for each line, the means of the blocks of each kind of loop."""
+    """Run a rank, which sends the means of the blocks of each kind of loop, per line."""
     backend, trials = json.loads(task)
-    gc.disable()  # as a rank of the suite does while it measures
+    gc.disable()  # as in a rank of the suite during measurements
     scheduling = "batch" if backend == "gloo" and host.unsupported_batch() is None else "normal"
     with joined(context, backend, 120, scheduling=scheduling) as group:
         for size, depth, turns, length in LINES[backend]:
@@ -143,7 +143,7 @@ def main(context: RankContext, task: bytes) -> None:
             arena = Arena(buffer_bytes(case, 0), group.device.handle)
             work = workload_of(case, group, arena, SETTINGS)
             arena.clear()
-            tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
+            tensor = arena.take(size, torch.float32)  # the same buffer: another buffer has other places in the caches
             bare = functools.partial(bare_loop, BARE[backend](tensor), length, depth, group.barrier)
             timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device, group.align)
             loops = {
@@ -156,13 +156,13 @@ def main(context: RankContext, task: bytes) -> None:
 
 
 def planted(context: RankContext, task: bytes) -> None:
-    """A rank: the same with the fault `slow`, of all shares."""
+    """Run a rank as `main` does, with the fault `slow` at all planted shares."""
     _, trials = json.loads(task)
     _measure_planted(context, trials, PLANTED, "batch", reported=True)
 
 
 def planted_alone(context: RankContext, task: bytes) -> None:
-    """A rank: bare loops with the fault `slow`, of one share, and without."""
+    """Run a rank with bare loops only, with the fault `slow` at one share and without it."""
     _, trials, share, scheduling = json.loads(task)
     _measure_planted(context, trials, (share,), scheduling, reported=False)
 
@@ -179,7 +179,7 @@ def _measure_planted(
             work = workload_of(case, group, arena, SETTINGS)
             arena.clear()
             tensor = arena.take(size, torch.float32)
-            call = _of_torch(tensor)
+            call = _torch_call(tensor)
             loops: dict[str, Callable[[], Any]] = {"bare": functools.partial(bare_loop, call, length, 1, group.barrier)}
             for share in shares:
                 faults = [Fault("slow", group.rank, share=share)]
@@ -209,7 +209,7 @@ def _send_means(
     turns: int,
     tensor: torch.Tensor,
 ) -> None:
-    """Take all loops in random order, the same on every rank, and send the means of their blocks."""
+    """Run all loops in random order, the same order on all ranks, and send the means of their blocks."""
     rng = np.random.default_rng(5)
     mine: dict[str, list[list[int]]] = {name: [] for name in loops}
     for turn in range(trials * turns + WARMUP):
@@ -217,31 +217,31 @@ def _send_means(
             durations = loops[name]()
             if turn >= WARMUP:
                 mine[name].append(durations)
-            tensor.zero_()  # neither loop refills its buffer, and sums grow
-    everyone = group.gather(mine)
+            tensor.zero_()  # no loop refills its buffer, and sums grow
+    by_rank = group.gather(mine)
     if group.rank == 0:
-        slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
+        slowest = {name: np.max([measured[name] for measured in by_rank], axis=0) for name in loops}
         means = {name: times.reshape(trials, -1).mean(axis=1).tolist() for name, times in slowest.items()}
         context.send({"kind": "means", "means": means})
 
 
-def _of_torch(tensor: torch.Tensor) -> Callable[[], Any]:
+def _torch_call(tensor: torch.Tensor) -> Callable[[], Any]:
     return functools.partial(dist.all_reduce, tensor)
 
 
-def _of_mpi(tensor: torch.Tensor) -> Callable[[], Any]:
-    """With the arguments of the suite's call: a numpy array as it is costs 0.4 µs more, no operation 0.04 µs less."""
+def _mpi_call(tensor: torch.Tensor) -> Callable[[], Any]:
+    """Return a call with the suite's arguments: a numpy array costs 0.4 µs more, no operation 0.04 µs less."""
     from mpi4py import MPI
 
-    everyone, mine = MPI.COMM_WORLD, [MPI.buffer.frombuffer(tensor.numpy()), MPI.FLOAT]
-    return functools.partial(everyone.Allreduce, MPI.IN_PLACE, mine, MPI.SUM)
+    world, mine = MPI.COMM_WORLD, [MPI.buffer.frombuffer(tensor.numpy()), MPI.FLOAT]
+    return functools.partial(world.Allreduce, MPI.IN_PLACE, mine, MPI.SUM)
 
 
-BARE = {"gloo": _of_torch, "mpi": _of_mpi}
+BARE = {"gloo": _torch_call, "mpi": _mpi_call}
 
 
 def bare_loop(call: Callable[[], Any], count: int, depth: int, barrier) -> list[int]:
-    """What anyone would write: barrier, clock, calls, clock."""
+    """Time calls with the obvious loop: barrier, clock, calls, clock."""
     clock, durations = time.perf_counter_ns, []
     for _ in range(count):
         barrier()

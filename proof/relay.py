@@ -1,8 +1,8 @@
-"""Pass packets between two TUN devices, each no sooner than a known delay after it came, and at a known rate.
+"""Pass packets between two TUN devices, each at least a known delay after its arrival, and at a known rate.
 
-In: two descriptors of TUN devices (non-blocking), the delay and the time of a byte in nanoseconds. Out: every packet
-read from one is written to the other, in order. Ends when standard input does, so with its parent, however that ends.
-A process of its own, without any import beyond the standard library. Does not lose or reorder.
+In: two descriptors of TUN devices (non-blocking), the delay and the time per byte in nanoseconds. Out: every packet
+read from one device is written to the other, in order. Ends with its standard input, so with its parent, in any case.
+Runs as a separate process and imports only the standard library. Does not lose or reorder packets.
 """
 
 import contextlib
@@ -12,19 +12,19 @@ import sys
 import time
 from collections import deque
 
-# A sleep ends up to this much late on an idle machine; what is left of the wait is spent asking again and again.
+# A sleep ends up to this much too late on an idle machine; the rest of the wait is spent polling.
 LATE_NS = 300_000
-# Above any packet: a TUN device hands over one a read.
+# Larger than any packet: a TUN device returns one packet per read.
 PACKET_BYTES = 65_536
-# Packets read from one device before others get their turn.
+# Packets read from one device before the other device has its turn.
 TURN = 32
 
 
 def relay(first: int, second: int, ends: int, delay_ns: int, byte_ns: float) -> None:
-    """Until something can be read from `ends`, which is its end of file."""
+    """Pass packets until `ends` is readable, which means its end of file."""
     waiting: dict[int, deque[tuple[float, bytes]]] = {first: deque(), second: deque()}
     other = {first: second, second: first}
-    # When the last packet from a device has been sent.
+    # Time at which the last packet from a device has been sent.
     sent_ns = {first: 0.0, second: 0.0}
     while True:
         ready, _, _ = select.select([ends, first, second], [], [], _sleep_s(waiting))
@@ -45,7 +45,7 @@ def _sleep_s(waiting: dict[int, deque[tuple[float, bytes]]]) -> float | None:
 
 
 def _take(device: int, packets: deque[tuple[float, bytes]], delay_ns: int, byte_ns: float, sent_ns: float) -> float:
-    """Read what waits in a device; returns when the last packet has been sent."""
+    """Read the waiting packets of a device; return the time at which the last packet has been sent."""
     for _ in range(TURN):
         try:
             packet = os.read(device, PACKET_BYTES)
@@ -57,13 +57,13 @@ def _take(device: int, packets: deque[tuple[float, bytes]], delay_ns: int, byte_
 
 
 def _write(device: int, packet: bytes) -> None:
-    # a device that is down or full loses the packet, as a link does; TCP sends it again
+    # a device that is down or full loses the packet, like a link; TCP sends it again
     with contextlib.suppress(OSError):
         os.write(device, packet)
 
 
 if __name__ == "__main__":
-    # A link needs no core of its host: the relay goes before the ranks whose packets it holds.
+    # A link needs no core of its host: the relay has priority over the ranks whose packets it holds.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     relay(int(sys.argv[1]), int(sys.argv[2]), sys.stdin.fileno(), int(sys.argv[3]), float(sys.argv[4]))

@@ -1,6 +1,6 @@
-"""Runs of the suite for the proof: the real plan, sweep, store and analysis, in a folder that is thrown away.
+"""Run the suite for the proof: the real plan, sweep and store, in a folder that is deleted afterwards.
 
-In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `store.read` gives it.
+In: the text of a configuration, and the starter of the ranks. Out: a `Run`, as `store.folders.read` returns it.
 """
 
 import secrets
@@ -23,14 +23,14 @@ from bench.store.folders import Journal
 
 @dataclass(frozen=True)
 class Rig:
-    """launcher: entered once, so that torch is loaded once. folder: where the runs go. quick: of a quick proof."""
+    """A folder for the runs of a proof, and a launcher, entered once, so that torch is loaded once."""
 
     launcher: Launcher
     folder: Path
     quick: bool = False
 
     def measure(self, text: str, starter: Starter | None = None) -> Run:
-        """One run of a configuration; raises AssertionError if any case of it failed."""
+        """Run a configuration and return the run; raises AssertionError if any case failed."""
         config = models.parse(text.encode(), "proof", default_name="proof")
         seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
         planned = plan.expand(config, host.machine(), seed)

@@ -1,9 +1,8 @@
-"""`ab` on the machine as it is, by its command line: planted changes are named, identical sides are not told apart.
+"""Run `ab` by its command line on the real machine: planted changes are named, identical sides get no difference.
 
-All-reduces at two ranks. The plant is a fault of side B: both ranks compute nothing for a share of the time that each
-call took, within the call and after it. That costs more than its share, because ranks share cores: a bare loop measures
-the cost after the trials. By what B took longer is kept of every trial, as `ab` measured it; looks that end it early
-make it somewhat larger than it is.
+All-reduces at two ranks. The plant is a fault of side B: within each call, both ranks spin after it for a share of the
+time that it took. This costs more than its share, because ranks share cores; a bare loop measures the cost after the
+trials. The ratio B / A by `ab` is kept per trial; it is somewhat too large, because a look can end `ab` early.
 """
 
 import subprocess
@@ -38,11 +37,12 @@ CHANGED = {"SLOWER", "FASTER"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What one `ab` said. slower: sizes of the cases that it called SLOWER. ratio: B / A of the whole, or of the size
-    that was slowed, with its interval at the look where it ended. seconds, pairs: until then."""
+    """The result of one `ab`, with its seconds and pairs."""
 
     verdict: str
+    # Sizes of the cases with the verdict SLOWER.
     slower: list[int]
+    # B / A of all sizes, or of the one slowed size, with its interval at the last look.
     ratio: tuple[float, float, float]
     seconds: float
     pairs: int
@@ -57,13 +57,13 @@ def identical_batch(rig: Rig, trials: int) -> list[Line]:
 
 
 def _identical(rig: Rig, trials: int, scheduling: str, budget_s: int, share: float) -> list[Line]:
-    """share: of the trials, that must say SAME; 0: none need to."""
+    """Compare identical sides. share: share of the trials that must give SAME; 0: no trial must."""
     answers = [_ab(rig, THREE, scheduling, "", budget_s, "5%") for _ in range(trials)]
     wrong = sum(answer.verdict in CHANGED for answer in answers)
     same = sum(answer.verdict == "SAME" for answer in answers)
-    says = f"identical sides, {scheduling} scheduling, {budget_s} s"
-    lines = [at_most(f"{says}: SLOWER or FASTER", wrong, trials, 0.0, _told(answers), answers=[*map(asdict, answers)])]
-    return [*lines, at_least(f"{says}: SAME within 5 %", same, trials, share)] if share else lines
+    title = f"identical sides, {scheduling} scheduling, {budget_s} s"
+    lines = [at_most(f"{title}: SLOWER or FASTER", wrong, trials, 0.0, _note(answers), answers=[*map(asdict, answers)])]
+    return [*lines, at_least(f"{title}: SAME within 5 %", same, trials, share)] if share else lines
 
 
 def all_by_5(rig: Rig, trials: int) -> list[Line]:
@@ -89,32 +89,32 @@ def _planted(
     share: float,
     hit: Callable[[Answer], bool],
 ) -> list[Line]:
-    """share: of the trials, that must hit."""
+    """Compare sides with a planted change in B. share: share of the trials that must hit."""
     where = f", size: {ONE}" if sizes == SIX else ""
     faults = ", ".join(f"{{do: slow, rank: {rank}, share: {slower_by}{where}}}" for rank in (0, 1))
     answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
-    what = "one of six sizes: it and no other is" if where else "all of three sizes:"
-    says = f"{slower_by} in {what} SLOWER within {budget_s} s, {scheduling} scheduling, --min-change {min_change}"
+    scope = "one of six sizes: it and no other is" if where else "all of three sizes:"
+    title = f"{slower_by} in {scope} SLOWER within {budget_s} s, {scheduling} scheduling, --min-change {min_change}"
     hits = sum(map(hit, answers))
-    found = [at_least(says, hits, trials, share, _told(answers), answers=[*map(asdict, answers)])]
+    lines = [at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])]
     if not where:
         cost = cost_of(rig, float(slower_by.rstrip("%")) / 100, scheduling)
         held = sum(answer.ratio[1] <= cost <= answer.ratio[2] for answer in answers)
-        of_cost = f"the interval of B / A holds what {slower_by} planted cost a bare loop, {scheduling} scheduling"
-        found.append(at_least(of_cost, held, trials, share, f"; it cost {cost - 1:+.1%}"))
-    return found
+        cost_title = f"the interval of B / A holds what {slower_by} planted cost a bare loop, {scheduling} scheduling"
+        lines.append(at_least(cost_title, held, trials, share, f"; it cost {cost - 1:+.1%}"))
+    return lines
 
 
-def _told(answers: list[Answer]) -> str:
-    found = Counter(answer.verdict for answer in answers)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common())
+def _note(answers: list[Answer]) -> str:
+    counts = Counter(answer.verdict for answer in answers)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     seconds, pairs = (sorted(values) for values in zip(*((a.seconds, a.pairs) for a in answers), strict=True))
     ratios = ", ".join(f"{answer.ratio[0]:.3f}" for answer in answers)
     return f"; {verdicts}; {seconds[0]:.0f} to {seconds[-1]:.0f} s, {pairs[0]} to {pairs[-1]} pairs; B / A {ratios}"
 
 
 def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s: int, min_change: str) -> Answer:
-    """One `ab` in a folder of its own."""
+    """Run one `ab` in its own folder."""
     folder = rig.folder / f"ab-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
     (folder / "a.yaml").write_text(SWEEP.format(scheduling=scheduling, sizes=", ".join(sizes)))
@@ -126,7 +126,7 @@ def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s
     result = compare_sides(path)
     assert result.whole is not None and not result.broken, done.stdout + done.stderr
     slower = [change.case.size_bytes for change in result.changes if change.verdict == "SLOWER"]
-    of_one = [change.ratio for change in result.changes if change.case.size_bytes == ONE_BYTES]
-    ratio = of_one[0] if sizes == SIX else result.whole.ratio
+    slowed_ratios = [change.ratio for change in result.changes if change.case.size_bytes == ONE_BYTES]
+    ratio = slowed_ratios[0] if sizes == SIX else result.whole.ratio
     bounds = (round(ratio.value, 4), round(ratio.low, 4), round(ratio.high, 4))
     return Answer(result.verdict, slower, bounds, folders.read_manifest(path)["ab"]["spent_s"], result.pairs)

@@ -1,10 +1,10 @@
-"""Hosts on one machine, and a Slurm cluster of them.
+"""Simulate hosts on one machine, and a Slurm cluster of these hosts.
 
-In: the names of the hosts. Out: `Hosts`, each a network namespace with a host name of its own, in which commands can
-run, and which can be cut off; `Cluster`, a login host with slurmctld and two nodes with a slurmd each, all of Debian's
-packages, with settings of their own. Both live as long as their context and leave nothing behind: no process, no
-namespace, no folder. The file system is shared, as it is on a cluster. Needs Linux and root: `unsupported` says what
-is missing.
+In: the names of the hosts. Out: `Hosts`, each a network namespace with its own host name, in which commands can run,
+and which can be cut off; `Cluster`, a login host with slurmctld and two nodes with one slurmd each, from Debian's
+packages, with their own settings. Both live as long as their context and leave nothing behind: no process, no
+namespace, no folder. The file system is shared, as on a cluster. Needs Linux and root: `unsupported` returns what is
+missing.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from typing import Any
 from proof import links
 
 LOGIN, NODES = "login", ("node0", "node1")
-# How long daemons may take to start and to end, in seconds, on a machine that other work keeps busy.
+# Seconds that daemons may take to start and to end on a machine that is busy with other work.
 PATIENCE_S = 90.0
-# Far above what tests send; the smallest burst of a link fits it.
+# Far above the traffic of tests; the default burst of a link is large enough for it.
 RATE = "1gbit"
-# A node without an answer for SlurmdTimeout is down. CPUs: more than a machine may have, so that tasks never wait.
+# A node that does not answer within SlurmdTimeout is down. CPUs: more than a machine may have, so that no task waits.
 SETTINGS = """
 ClusterName=collbench
 SlurmctldHost={login}({address})
@@ -54,10 +54,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-# ── can it be done here? ─────────────────────────────────────────────────────────────────────────
+# ── is it supported here? ─────────────────────────────────────────────────────────────────────────
 @functools.cache
 def unsupported_hosts() -> str | None:
-    """Why there can be no hosts here; None where there can."""
+    """Return why hosts are impossible here; None if they are possible."""
     if links.unsupported():
         return links.unsupported()
     with hosts("one") as made:
@@ -67,7 +67,7 @@ def unsupported_hosts() -> str | None:
 
 @functools.cache
 def unsupported() -> str | None:
-    """Why there can be no cluster here; None where there can."""
+    """Return why a cluster is impossible here; None if it is possible."""
     missing = [name for name in ("slurmctld", "slurmd", "srun", "munged") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} not found (apt install slurm-wlm munge)"
@@ -77,7 +77,7 @@ def unsupported() -> str | None:
 # ── hosts ────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Hosts:
-    """Namespaces on one switch. names: of the hosts, each of which knows the addresses of all."""
+    """Namespaces on one switch. Each host resolves the `names` of all hosts."""
 
     names: tuple[str, ...]
     network: links.Network
@@ -90,18 +90,18 @@ class Hosts:
         return self.network.namespaces[self.names.index(name)]
 
     def at(self, name: str) -> list[str]:
-        """The words before a command that is to run on this host; its process is the command's own."""
+        """Return the words to put before a command to run it on this host; the command replaces their process."""
         prepared = f"mount --bind {self.folder}/hosts /etc/hosts && hostname {name}"
         script = f'{prepared} && TMPDIR={self.folder}/tmp exec "$0" "$@"'
         return ["ip", "netns", "exec", self._namespace(name), "unshare", "--uts", "--mount", "sh", "-c", script]
 
     def link(self, name: str, state: str) -> None:
-        """Cut the host off ("down"), or join it again ("up")."""
+        """Disconnect the host ("down"), or connect it again ("up")."""
         interface = self.network.interfaces[self.names.index(name)]
         subprocess.run(["ip", "-n", self._namespace(name), "link", "set", interface, state], check=True)
 
     def kill_all(self, name: str) -> None:
-        """Every process on this host, also those that others start meanwhile."""
+        """Kill every process on this host, also processes that are started meanwhile."""
         wait_for(lambda: not self._kill(name), f"{name} still has processes")
 
     def _kill(self, name: str) -> list[str]:
@@ -115,11 +115,11 @@ class Hosts:
 
 @contextmanager
 def hosts(*names: str) -> Iterator[Hosts]:
-    """Hosts with these names."""
+    """Make hosts with these names."""
     with tempfile.TemporaryDirectory(prefix="collbench-") as place, links.bridged(len(names), RATE) as network:
         made = Hosts(names, network, Path(place))
         lines = [f"{address} {name}" for name, address in zip(names, network.addresses, strict=True)]
-        Path(place, "tmp").mkdir()  # what killed processes leave there goes with it
+        Path(place, "tmp").mkdir()  # files that killed processes leave there are deleted with the folder
         Path(place, "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         try:
             yield made
@@ -141,36 +141,36 @@ class Cluster:
         return self.hosts.folder
 
     def start(self, *command: str, env: Mapping[str, str] = os.environ, **more: Any) -> "subprocess.Popen[str]":
-        """A command on the login host. more: as of Popen."""
-        told = {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=told, text=True, **more)
+        """Start a command on the login host. more: further arguments of Popen."""
+        environment = {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=environment, text=True, **more)
 
     def run(self, *command: str, **more: Any) -> "subprocess.CompletedProcess[str]":
-        """What became of a command on the login host. more: as of `start`."""
+        """Run a command on the login host and return its result. more: further arguments of `start`."""
         with self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE_S)
             finally:
-                process.kill()  # nothing, where it has ended
+                process.kill()  # no effect if the process has ended
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def jobs(self) -> list[str]:
-        """The numbers of all jobs that wait, run or end."""
+        """Return the numbers of all jobs that wait, run or end."""
         return self.run("squeue", "--noheader", "--format=%i").stdout.split()
 
     def states(self) -> dict[str, str]:
-        """What slurmctld thinks of each node: idle, mix, alloc, comp, down, and * where it does not answer."""
+        """Return each node's state by slurmctld: idle, mix, alloc, comp, down, with * if the node does not answer."""
         listed = self.run("sinfo", "--noheader", "--Node", "--format=%N %t").stdout
         return dict(zip(listed.split()[::2], listed.split()[1::2], strict=True))
 
     def lose(self, node: str) -> None:
-        """As if its power failed: nobody is told, and nothing on it goes on."""
+        """Let a node fail as in a power failure: nothing is announced, and no process on it continues."""
         self.hosts.link(node, "down")
         self.hosts.kill_all(node)
         self.daemons.pop(node).wait()
 
     def reset(self) -> None:
-        """No job, and both nodes idle."""
+        """Cancel all jobs, start missing nodes, and wait until both nodes are idle."""
         self.run("scancel", "--full", "--user=root")
         for node in NODES:
             if node not in self.daemons:
@@ -195,7 +195,7 @@ class Cluster:
         nodes = [f"NodeName={node} NodeAddr={self.hosts.address(node)} CPUs=8 State=UNKNOWN" for node in NODES]
         text = SETTINGS.format(login=LOGIN, address=self.hosts.address(LOGIN), folder=place, nodes="\n".join(nodes))
         (place / "slurm.conf").write_text(text)
-        (place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # `ip netns exec` hides what v2 looks for
+        (place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # `ip netns exec` hides the files that v2 needs
         (place / "munge.key").touch(0o600)
         (place / "munge.key").write_bytes(secrets.token_bytes(128))
         files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "munged", "seed-file": "seed"}
@@ -227,7 +227,7 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """A cluster whose nodes are idle."""
+    """Start a cluster, and yield it once its nodes are idle."""
     with hosts(LOGIN, *NODES) as machines:
         made = Cluster(machines)
         try:
@@ -240,7 +240,7 @@ def cluster() -> Iterator[Cluster]:
 def wait_for(
     condition: Callable[[], Any], otherwise: str, more: Callable[[], str] = str, seconds: float = PATIENCE_S
 ) -> None:
-    """Until the condition holds; raises TimeoutError. more: what else is to be said then."""
+    """Wait until the condition holds; raises TimeoutError. more: returns further text for the error."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

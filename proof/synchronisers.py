@@ -1,4 +1,4 @@
-"""Synchronisers with a fault of known size, as a user would bring them along."""
+"""Synchronisers with a fault of known size, written as a user would write them."""
 
 import time
 
@@ -9,7 +9,7 @@ WAIT_S = 5e-3
 
 
 class Right:
-    """The mean over ranks, after backward."""
+    """Average gradients over ranks, after backward."""
 
     def __init__(self, module, world_size):
         self.parameters = [p for p in module.parameters() if p.requires_grad]
@@ -24,7 +24,7 @@ class Right:
 
 
 class OneCall(Right):
-    """The mean over ranks, in one all-reduce of all gradients after backward."""
+    """Average gradients over ranks, in one all-reduce of all gradients after backward."""
 
     wait_s = 0.0
 
@@ -41,6 +41,6 @@ class OneCall(Right):
 
 
 class Late(OneCall):
-    """The same, and then it waits for nothing."""
+    """As `OneCall`, with a needless wait of `WAIT_S` after the call."""
 
     wait_s = WAIT_S

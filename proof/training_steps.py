@@ -1,4 +1,4 @@
-"""Steps of training: is a planted wait found, what do stamps cost, and do buckets take the time that was predicted?"""
+"""Training steps: is a planted wait recovered, what do stamps cost, and do buckets take the predicted time?"""
 
 import gc
 import json
@@ -50,7 +50,7 @@ WAIT_ALLOWED, STAMPS_ALLOWED = 0.10, 0.01
 
 
 def planted_wait(rig: Rig, trials: int) -> list[Line]:
-    """Two synchronisers that a user brings along, one of which waits for nothing after its call. trials: launches."""
+    """Compare two user-defined synchronisers, one with a needless wait after its call. trials: launches."""
     run = rig.measure(WAIT.format(launches=trials))
     ((scenario, cases),) = scenarios_of(run).items()
     right, late = (next(case for case in cases if f":{name}" in str(strategy_in(case))) for name in ("OneCall", "Late"))
@@ -59,13 +59,13 @@ def planted_wait(rig: Rig, trials: int) -> list[Line]:
     return [within(f"an exposed wait of {WAIT_S / MS:g} ms, planted into a synchroniser", *bounds, WAIT_ALLOWED)]
 
 
-# ── what stamps cost ─────────────────────────────────────────────────────────────────────────────
-# Model, and steps in a block.
+# ── cost of stamps ─────────────────────────────────────────────────────────────────────────────
+# Model, and steps per block.
 MODELS = (("micro", 25), ("tiny", 8))
 
 
 class _Free:
-    """A wire on which nothing takes time, so that what remains is computing and our own work."""
+    """A link without any delay, so that only the computation and the suite's own work take time."""
 
     world_size = 1
     stamped = False
@@ -80,7 +80,7 @@ class _Free:
 
 
 def stamps(_: Rig, trials: int) -> list[Line]:
-    """A stamped step of naive, which has most stamps, beside the same step written by hand; in one process."""
+    """Compare a stamped step of naive, which has most stamps, with the same step written by hand, in one process."""
     with tempfile.NamedTemporaryFile() as file:
         dist.init_process_group("gloo", init_method=f"file://{file.name}", rank=0, world_size=1)
         try:
@@ -119,19 +119,19 @@ def _stamps(model: str, steps: int, trials: int) -> Line:
 
     gc.collect()
     gc.disable()
-    # Each equally often: what runs less often finds less of its data in the caches.
+    # All kinds equally often: a kind that runs less often finds less of its data in the caches.
     kinds = (by_us, by_us, by_hand, by_hand)
     rng, sums = np.random.default_rng(6), np.zeros((trials + 1, len(kinds)))
-    for block in range(trials + 1):  # the first one is warm-up
+    for block in range(trials + 1):  # the first block is a warm-up
         for _ in range(steps):
             for which in rng.permutation(len(kinds)):
                 sums[block, which] += _timed(kinds[which])
     gc.enable()
     ours, ours_again, hand, hand_again = sums[1:].T
     control = ratio_of(hand_again / hand)
-    beside = "; by hand / by hand {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
-    says = f"a stamped step / the same step by hand, {model}"
-    return within(says, *ratio_of(np.sqrt(ours * ours_again / hand / hand_again)), STAMPS_ALLOWED, beside)
+    note = "; by hand / by hand {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
+    title = f"a stamped step / the same step by hand, {model}"
+    return within(title, *ratio_of(np.sqrt(ours * ours_again / hand / hand_again)), STAMPS_ALLOWED, note)
 
 
 def _timed(step: Callable[[], None]) -> float:
@@ -141,12 +141,12 @@ def _timed(step: Callable[[], None]) -> float:
 
 
 # ── buckets on a link ────────────────────────────────────────────────────────────────────────────
-# A link on which tiny's gradients take about as long as this backward: 27 MB at 1 Gbit/s.
+# A link on which the gradients of tiny (27 MB at 1 Gbit/s) take about as long as this backward pass.
 SHAPED, BACKWARD_S = "1gbit", 0.25
 CAPS = tuple(mib * 2**20 for mib in (1, 4, 8, 16))
-# How far a tail may be from what was predicted; by how much predictions must differ to have an order.
+# Allowed deviation of a tail from its prediction; least ratio of two predictions whose order is tested.
 TAIL, APART = 0.2, 1.2
-# Back to back, as buckets follow each other: a call alone also waits for its own messages' ways there and back.
+# Back to back, as buckets follow each other: an isolated call also waits for the round trips of its own messages.
 CURVE = """
 backends: [gloo]
 world_sizes: [2]
@@ -173,13 +173,13 @@ training:
 
 
 def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
-    """Two namespaces and a cable: the link's own curve is measured first, then plans on it. trials: launches."""
-    says = (
+    """Measure the curve of a link between two namespaces, then plans of buckets on this link. trials: launches."""
+    titles = (
         f"tail of buckets of tiny on a link shaped to {SHAPED}, within {TAIL:.0%} of what was predicted",
         "of two plans predicted to differ by a fifth, the shorter tail is the one predicted",
     )
     if reason := links.unsupported():
-        return not_tried(reason, *says)
+        return not_tried(reason, *titles)
     profile = ReadyTimes.of_shape(shape_of("tiny", BACKWARD_S, "float32"))
     with links.shaped_pair(SHAPED) as network:
         starter = NamespacedLauncher(rig.launcher, network)
@@ -189,19 +189,19 @@ def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
             "torch's default": buckets.torch_default(profile),
             "best cap": buckets.uniform(profile, advise(profile, cost).cap_bytes),
         }
-        asked = {"all in one": (Strategy("flat"), (len(profile.nbytes),))}
+        strategies = {"all in one": (Strategy("flat"), (len(profile.nbytes),))}
         for name, ends in plans.items():
-            asked[name] = (Strategy("plan", buckets=buckets.bucket_bytes(profile, ends)), ends)
-        run = rig.measure(_steps(trials, (strategy for strategy, _ in asked.values())), starter)
+            strategies[name] = (Strategy("plan", buckets=buckets.bucket_bytes(profile, ends)), ends)
+        run = rig.measure(_steps(trials, (strategy for strategy, _ in strategies.values())), starter)
     (comparison,) = training_of(analyze(run)).scenarios
-    found = runs.verified(asked, profile, cost, comparison)
-    off = [plan.tail_s / plan.predicted_s - 1 for plan in found]
-    apart = [pair for pair in combinations(found, 2) if _ratio(*(plan.predicted_s for plan in pair)) > APART]
-    alike = sum((a.predicted_s < b.predicted_s) == (a.tail_s < b.tail_s) for a, b in apart)
-    told = "; " + ", ".join(f"{plan.name} {one:+.0%}" for plan, one in zip(found, off, strict=True))
+    verified = runs.verified(strategies, profile, cost, comparison)
+    off = [plan.tail_s / plan.predicted_s - 1 for plan in verified]
+    apart = [pair for pair in combinations(verified, 2) if _ratio(*(plan.predicted_s for plan in pair)) > APART]
+    same_order = sum((a.predicted_s < b.predicted_s) == (a.tail_s < b.tail_s) for a, b in apart)
+    note = "; " + ", ".join(f"{plan.name} {deviation:+.0%}" for plan, deviation in zip(verified, off, strict=True))
     return [
-        at_least(says[0], sum(abs(one) <= TAIL for one in off), len(off), 1.0, told),
-        at_least(says[1], alike, len(apart), 1.0),
+        at_least(titles[0], sum(abs(deviation) <= TAIL for deviation in off), len(off), 1.0, note),
+        at_least(titles[1], same_order, len(apart), 1.0),
     ]
 
 
@@ -210,6 +210,6 @@ def _ratio(a: float, b: float) -> float:
 
 
 def _steps(launches: int, strategies: Iterable[Strategy]) -> str:
-    """A configuration; JSON is YAML."""
-    asked = [{one.name: {"buckets": list(one.buckets)}} if one.buckets else one.name for one in strategies]
-    return STEPS.format(launches=launches, backward=BACKWARD_S, strategies=json.dumps(asked))
+    """Return a configuration of training steps; its strategies are JSON, which is YAML, too."""
+    entries = [{item.name: {"buckets": list(item.buckets)}} if item.buckets else item.name for item in strategies]
+    return STEPS.format(launches=launches, backward=BACKWARD_S, strategies=json.dumps(entries))

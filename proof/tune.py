@@ -1,8 +1,8 @@
-"""Hold `tune` against the truth: every algorithm of Open MPI measured in 40 launches, kept in tune_truth.csv.gz.
+"""Compare `tune` with the truth: every algorithm of Open MPI, measured in 40 launches, kept in tune_truth.csv.gz.
 
 `python -m proof.tune collect FOLDER` measures the truth on this machine (an hour). `python -m proof.tune study` makes
-tables from it, that of `tune` and those of generators that keep the smallest number, and prints how many cells each
-table makes slower than the default. Launches that made a table never judge it.
+tables from it, by `tune` and by generators that keep the smallest number, and prints how many cells each table makes
+slower than the default. Launches from which a table was made never judge it.
 """
 
 import csv
@@ -46,17 +46,17 @@ LAUNCHES = 40
 CONFIG, SECONDS = "mpi-tune", 0.01
 COLUMNS = ("operation", "ranks", "size", "algorithm", "segment", "launch", "mean_s")
 LEAST_GAIN = 0.02
-# Of the 40 launches, a table of `tune` has at most so many for its race, and these for its proof. The others judge it,
-# and every other table as well.
+# Of the 40 launches, a table of `tune` uses at most RACED for its race and PROVEN for its proof. The remaining launches
+# judge it, and every other table, too.
 RACED, PROVEN = 3, 24
-# Tables of copies for each table: that few of them have a rule takes many to show.
+# Tables of copies per table: a low share of tables with a rule needs many tables to show.
 COPIED = 10
 JUDGES = range(RACED + PROVEN + 1, LAUNCHES + 1)
 
 
 # ── the truth ────────────────────────────────────────────────────────────────────────────────────
 def collect(root: Path) -> None:
-    """Measure every choice of every cell in every launch; all choices of a cell take turns."""
+    """Measure every choice of every cell in every launch; the choices of a cell alternate."""
     library = catalog.OpenMpi(machine.algorithms())
     rounds, named = _rounds(root, library)
     with rounds.opened([], None):
@@ -65,33 +65,33 @@ def collect(root: Path) -> None:
 
 
 def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRounds, dict[Cell, list[Pick]]]:
-    """A new run of the configuration, and the choices of its cells."""
-    asked = source(Path(CONFIG))
-    settings = models.parse(asked.raw, asked.name, [f"sampling.seconds_per_case={SECONDS}", *sets], asked.default_name)
+    """Return a new run of the configuration, and the choices of its cells."""
+    file = source(Path(CONFIG))
+    settings = models.parse(file.raw, file.name, [f"sampling.seconds_per_case={SECONDS}", *sets], file.default_name)
     state = TuneState("mpi", 1e9, LEAST_GAIN, {}, seed=secrets.randbelow(2**32))
-    plan, found = rounds_of.cells(settings, host.machine(), state.seed, library)
+    plan, cells = rounds_of.cells(settings, host.machine(), state.seed, library)
     sampling = replace(plan.settings.sampling, warmup_s=SECONDS)
     plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())
-    path = folders.create(root, plan, asked.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
-    return TuneRounds(path, plan, [], state, library, found, quiet=False), rounds_of.candidates(library, found)
+    path = folders.create(root, plan, file.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
+    return TuneRounds(path, plan, [], state, library, cells, quiet=False), rounds_of.candidates(library, cells)
 
 
 def export(path: Path) -> None:
-    """Keep the mean time of each launch of a run."""
-    told = read_state(path).told
+    """Write the mean time of each launch of a run into the truth file."""
+    assigned = read_state(path).assigned
     with gzip.open(TRUTH, "wt", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for samples in folders.read(path).samples:
             if samples.failure is None and samples.timed is not None:
-                case, choice = samples.case, choice_of(told, samples.case)
+                case, choice = samples.case, choice_of(assigned, samples.case)
                 mean_s = float(np.mean(samples.timed.slowest_s))
                 cell = case.op, case.world_size, case.size_bytes
                 writer.writerow([*cell, choice.algorithm, choice.segment, samples.launch, f"{mean_s:.4g}"])
 
 
 def truth() -> Times:
-    """The kept launches."""
+    """Read the kept launches: logarithms of mean times."""
     times: Times = {}
     with gzip.open(TRUTH, "rt", newline="") as file:
         for row in csv.DictReader(file):
@@ -104,14 +104,15 @@ def truth() -> Times:
 # ── tables made from kept launches ───────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Table:
-    """What a generator made. measured: cells × choices × launches that had a part in it."""
+    """A table made by a generator."""
 
     picks: Picks
+    # Number of launches, counted per cell and choice, from which the table was made.
     measured: int
 
 
 def shuffled(times: Times, dice: np.random.Generator, repeated: bool = False) -> Times:
-    """The launches in another order, from 1. repeated: drawn with replacement."""
+    """Return the launches in random order, numbered from 1. repeated: drawn with replacement."""
     order = dice.choice(np.arange(1, LAUNCHES + 1), LAUNCHES, replace=repeated).tolist()
     return {
         cell: {
@@ -123,17 +124,17 @@ def shuffled(times: Times, dice: np.random.Generator, repeated: bool = False) ->
 
 
 def by_tune(times: Times) -> Table:
-    """As `tune` does: a race, and a proof in fresh launches."""
+    """Make a table as `tune` does: a race, and a proof in new launches."""
     named = {cell: [choice for choice in choices if choice != DEFAULT] for cell, choices in times.items()}
     left, raced, measured = {cell: [DEFAULT, *choices] for cell, choices in named.items()}, 0, 0
-    of_rounds = [left]
+    left_by_round = [left]
     while raced < RACED and any(len(choices) > 1 for choices in left.values()):
         measured += sum(len(choices) for choices in left.values() if len(choices) > 1)
         raced += 1
-        left = choosing.raced(_measured_in(times, of_rounds, raced), named, raced)
-        of_rounds.append(left)
-    seen = _measured_in(times, of_rounds, raced)
-    picks = choosing.picks(seen, lambda number: of_rounds[number], raced, LEAST_GAIN)
+        left = choosing.raced(_measured_in(times, left_by_round, raced), named, raced)
+        left_by_round.append(left)
+    raced_times = _measured_in(times, left_by_round, raced)
+    picks = choosing.picks(raced_times, lambda number: left_by_round[number], raced, LEAST_GAIN)
     proving = range(raced + 1, raced + 1 + PROVEN)
     measured += 2 * PROVEN * sum(choice != DEFAULT for choice in picks.values())
     faster = choosing.faster(choosing.compared(times, picks, proving), LEAST_GAIN)
@@ -141,22 +142,22 @@ def by_tune(times: Times) -> Table:
     return Table(table, measured)
 
 
-def _measured_in(times: Times, of_rounds: Sequence[Mapping[Cell, Sequence[Pick]]], rounds: int) -> Times:
-    """What a race has seen after so many rounds: of each round, the choices that were left before it."""
-    seen: Times = {}
+def _measured_in(times: Times, left_by_round: Sequence[Mapping[Cell, Sequence[Pick]]], rounds: int) -> Times:
+    """Return the times of a race after `rounds` rounds: per round, the times of the choices left before it."""
+    measured: Times = {}
     for number in range(1, rounds + 1):
-        for cell, choices in of_rounds[number - 1].items():
+        for cell, choices in left_by_round[number - 1].items():
             for choice in choices if len(choices) > 1 else ():
                 if number in times[cell][choice]:
-                    seen.setdefault(cell, {}).setdefault(choice, {})[number] = times[cell][choice][number]
-    return seen
+                    measured.setdefault(cell, {}).setdefault(choice, {})[number] = times[cell][choice][number]
+    return measured
 
 
 def by_smallest(times: Times, launches: int, mean: bool = False, keeps: bool = False) -> Table:
-    """As `optimize_config.py` of NCCL's example tuner does: in each cell the row with the smallest number.
+    """Pick the row with the smallest number in each cell, as `optimize_config.py` of NCCL's example tuner does.
 
-    It keeps the best of all rows of a cell, so of several launches the smallest of all. mean: of their means instead.
-    keeps: the default is one of the choices.
+    That script keeps the best row of a cell, so the smallest number of all launches. mean: use means over launches
+    instead. keeps: the default is one of the choices.
     """
     numbers = range(1, launches + 1)
     picks, measured = {}, 0
@@ -174,31 +175,30 @@ def by_smallest(times: Times, launches: int, mean: bool = False, keeps: bool = F
 
 @dataclass
 class Found:
-    """Over many tables: cells with a rule, of them slower than the default by more than 2 %, and all cells.
-
-    shown: cells that the judging launches show to be slower: those scatter, too, so that a mean above 1 may be chance.
-    regret: log of the time over that of the best choice, of all cells; gain: over the default.
-    """
+    """Sums over many tables."""
 
     cells: int = 0
+    # Cells with a rule; those that are slower than the default by more than 2 %.
     changed: int = 0
     slower_by_2: int = 0
+    # Cells shown to be slower by the interval of the judging launches: a mean above 1 alone may be chance.
     shown: int = 0
     tables: int = 0
+    # Logarithms of the time over the best choice, and over the default.
     regret: float = 0.0
     gain: float = 0.0
     measured: float = 0.0
     shown_shares: list[float] = field(default_factory=list)
 
     def add(self, times: Times, table: Table) -> None:
-        """Judge a table by launches that had no part in it.
+        """Judge a table by launches from which it was not made.
 
-        The best choice of a cell is that of all launches but the half of JUDGES on which it is compared, in turn.
+        The best choice is found from all launches but one half of JUDGES, and compared on that half; then vice versa.
         """
         self.tables += 1
         self.measured += table.measured
         before, halves = self.shown, (JUDGES[::2], JUDGES[1::2])
-        others = [[n for n in range(1, LAUNCHES + 1) if n not in half] for half in halves]
+        complements = [[n for n in range(1, LAUNCHES + 1) if n not in half] for half in halves]
         for cell, choice in table.picks.items():
             logs = times[cell]
             over = _mean(logs[choice], JUDGES) - _mean(logs[DEFAULT], JUDGES)
@@ -206,15 +206,15 @@ class Found:
             self.changed += choice != DEFAULT
             self.slower_by_2 += choice != DEFAULT and bool(over > np.log1p(LEAST_GAIN))
             self.shown += choice != DEFAULT and _shown_slower(logs, choice, JUDGES)
-            for half, rest in zip(halves, others, strict=True):
-                best = min(logs, key=lambda c: _mean(logs[c], rest))
+            for half, complement in zip(halves, complements, strict=True):
+                best = min(logs, key=lambda c: _mean(logs[c], complement))
                 self.regret += (_mean(logs[choice], half) - _mean(logs[best], half)) / 2
             self.gain += over
         self.shown_shares.append((self.shown - before) / len(table.picks))
 
 
 def _shown_slower(logs: choosing.Logs, choice: Pick, numbers: Iterable[int]) -> bool:
-    """Whether the 95 % interval of time over the default lies above 1. Of equal choices, 2.5 % are shown so."""
+    """Return whether the 95 % interval of time over the default is above 1, as for 2.5 % of equal choices."""
     a, b = logs[DEFAULT], logs[choice]
     return bool(launch_interval(np.exp([b[n] - a[n] for n in numbers if n in a and n in b])).low > 1)
 
@@ -232,34 +232,34 @@ GENERATORS = {
 
 
 def simulated(name: str, times: Times, tables: int) -> Found:
-    """Tables of a generator from launches in random order."""
-    dice, found = np.random.default_rng(0), Found()
+    """Make and judge tables of a generator, from launches in random order."""
+    dice, result = np.random.default_rng(0), Found()
     for _ in range(tables):
         order = shuffled(times, dice)
-        found.add(order, GENERATORS[name](order))
-    return found
+        result.add(order, GENERATORS[name](order))
+    return result
 
 
 def copies(times: Times, dice: np.random.Generator) -> Times:
-    """Times in which every choice is a copy of the default, with the real scatter of its pairs.
+    """Return times in which every choice is a copy of the default, with the real scatter of its pairs.
 
-    A copy and the default could change places, so each pair's log ratio, less its mean, has either sign as often.
+    A copy and the default are interchangeable, so each pair's log ratio, minus its mean, has both signs equally often.
     """
     drawn = shuffled(times, dice, repeated=True)
     return {cell: _moved(drawn[cell], times[cell], lambda count: dice.choice((-1.0, 1.0), count)) for cell in times}
 
 
 def equal_on_average(times: Times, dice: np.random.Generator) -> Times:
-    """Times in which no choice differs from the default on average, but scatters around it as it did, with its tails.
+    """Return times in which no choice differs from the default on average, but keeps its scatter around it, with tails.
 
-    That is not what copies do: a choice that is a little faster in most launches, and much slower in a few, stays so.
+    Copies behave otherwise: a choice that is slightly faster in most launches, and much slower in a few, stays so here.
     """
     drawn = shuffled(times, dice)
     return {cell: _moved(drawn[cell], times[cell], np.ones) for cell in times}
 
 
 def _moved(drawn: choosing.Logs, full: choosing.Logs, signs: Callable[[int], Floats]) -> choosing.Logs:
-    """The choices of a cell, moved onto its default. signs: so many."""
+    """Shift the choices of a cell onto its default. signs: return this number of signs for the differences."""
     default, moved = drawn[DEFAULT], {DEFAULT: drawn[DEFAULT]}
     for choice, logs in drawn.items():
         if choice != DEFAULT:
@@ -271,7 +271,7 @@ def _moved(drawn: choosing.Logs, full: choosing.Logs, signs: Callable[[int], Flo
 
 
 def with_a_rule(times: Times, tables: int, move: Callable[[Times, np.random.Generator], Times]) -> tuple[int, int]:
-    """Of tables of `tune` where no choice is faster than the default: those that have a rule, and the rules."""
+    """Count tables of `tune` with a rule, and the rules, on times in which no choice is faster than the default."""
     dice = np.random.default_rng(1)
     made = [by_tune(move(times, dice)).picks for _ in range(tables)]
     rules = [sum(choice != DEFAULT for choice in picks.values()) for picks in made]
@@ -279,21 +279,21 @@ def with_a_rule(times: Times, tables: int, move: Callable[[Times, np.random.Gene
 
 
 def study(tables: int) -> None:
-    """Print the figure, cells that each generator makes slower than the default, and draw it."""
+    """Print and draw the share of cells that each generator makes slower than the default."""
     times = truth()
     everything = sum(len(choices) for choices in times.values()) * LAUNCHES
     rows: list[list[str]] = []
     drawn: dict[str, list[tuple[int, float, float, float]]] = {}
     for name in GENERATORS:
-        found = simulated(name, times, tables)
-        low, high = over_tables(found.shown_shares)
-        value = float(np.mean(found.shown_shares))
+        result = simulated(name, times, tables)
+        low, high = over_tables(result.shown_shares)
+        value = float(np.mean(result.shown_shares))
         kind, _, launches = name.rpartition(" of ")
         drawn.setdefault(kind or name, []).append((int(launches) if kind else 0, value, low, high))
         rows.append([
-            name, f"{found.measured / found.tables / everything:.0%}", f"{found.changed / found.cells:.0%}",
-            f"{found.slower_by_2 / found.cells:.2%}", f"{value:.2%} [{low:.2%} – {high:.2%}]",
-            f"{np.exp(found.gain / found.cells):.3f}", f"{np.expm1(found.regret / found.cells):.1%}",
+            name, f"{result.measured / result.tables / everything:.0%}", f"{result.changed / result.cells:.0%}",
+            f"{result.slower_by_2 / result.cells:.2%}", f"{value:.2%} [{low:.2%} – {high:.2%}]",
+            f"{np.exp(result.gain / result.cells):.3f}", f"{np.expm1(result.regret / result.cells):.1%}",
         ])  # fmt: skip
         print(tabulate(rows[-1:], tablefmt="plain"), flush=True)
     headers = [
@@ -330,23 +330,23 @@ def study(tables: int) -> None:
 
 
 def over_tables(shares: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean share: tables are the units, as cells of one table share its launches."""
+    """Return the 95 % interval of the mean share. Tables are the units, because cells of a table share its launches."""
     mean, error = float(np.mean(shares)), float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
     return max(0.0, mean - 1.96 * error), mean + 1.96 * error
 
 
 # ── claims ───────────────────────────────────────────────────────────────────────────────────────
 def on_truth(rig: Rig, trials: int) -> list[Line]:
-    """Tables from kept launches. trials: tables; COPIED times as many of copies."""
+    """Judge tables of `tune` from kept launches. trials: tables; tables of copies are COPIED times as many."""
     times = truth()
-    found = simulated("tune", times, trials)
-    over = float(np.expm1(found.regret / found.cells))
+    result = simulated("tune", times, trials)
+    over = float(np.expm1(result.regret / result.cells))
     copied, _ = with_a_rule(times, COPIED * trials, copies)
     everything = sum(len(choices) for choices in times.values()) * LAUNCHES
-    part = found.measured / found.tables / everything
+    part = result.measured / result.tables / everything
     return [
-        at_most("a cell of a table of `tune` is shown to be slower than the default", found.shown,
-                found.cells, 0.01),
+        at_most("a cell of a table of `tune` is shown to be slower than the default", result.shown,
+                result.cells, 0.01),
         Line("time over the best algorithm, on average over cells", "below 3 %",
              f"{over:.1%}, by {part:.0%} of the launches", "holds" if over < 0.03 else "MISSED"),
         at_most("a table has a rule although its choices are copies of the default", copied,
@@ -355,7 +355,7 @@ def on_truth(rig: Rig, trials: int) -> list[Line]:
 
 
 class Copies(catalog.OpenMpi):
-    """Open MPI with choices that are its default: variables have the values that they have anyway, several times."""
+    """Open MPI with choices equal to its default: variables are set to their default values, several times."""
 
     variables = {  # noqa: RUF012 - not a field
         "all_reduce": "OMPI_MCA_coll_tuned_init_chain_fanout",
@@ -373,31 +373,31 @@ class Copies(catalog.OpenMpi):
 
 
 def real_copies(rig: Rig, trials: int) -> list[Line]:
-    """Tables whose candidates are copies of the default: 4 rounds of a race, 8 of proof. trials: tables."""
+    """Measure tables whose candidates are copies of the default: 4 rounds of race, 8 of proof. trials: tables."""
     library, changed, tried = Copies({}), 0, 0
     race, proof = TuneStage("race", (), 1.0, 4, 4), TuneStage("proof", ("race",), 1.0, 8, 8)
-    # The fork server of this process is the rig's, and there is only one.
+    # The fork server of this process belongs to the rig, and a process has only one.
     here: Any = SimpleNamespace(facts=dict, launcher=MpiLauncher(rig.launcher))
     for _ in range(trials):
         with tempfile.TemporaryDirectory(prefix="tune-") as root:
             rounds, named = _rounds(Path(root), library, "world_sizes=[2]", "operations=[all_reduce, broadcast]")
 
             def left_after(number: int) -> dict[Cell, list[Pick]]:
-                return outcome.left_after(rounds.samples, rounds.state.told, named, number)  # noqa: B023 - called in this pass
+                return outcome.left_after(rounds.samples, rounds.state.assigned, named, number)  # noqa: B023 - called in this pass
 
             with rounds.opened([], here):
                 raced = rounds.stage(race, lambda done: rounds_of.undecided(left_after(done)))
-                times = outcome.times_of(rounds.samples, rounds.state.told)
+                times = outcome.times_of(rounds.samples, rounds.state.assigned)
                 picks = choosing.picks(times, left_after, len(raced), LEAST_GAIN)
                 proving = rounds.stage(proof, lambda done: rounds_of.only_tried(picks))  # noqa: B023 - likewise
-            table = outcome.proven(rounds.samples, rounds.state.told, picks, proving, LEAST_GAIN)
+            table = outcome.proven(rounds.samples, rounds.state.assigned, picks, proving, LEAST_GAIN)
             tried += sum(choice != DEFAULT for choice in picks.values())
             changed += any(choice != DEFAULT for choice in table.values())
-    says = "a table has a rule although its candidates are copies of the default"
-    return [at_most(says, changed, trials, 0.0, f"; {tried} cells tried one")]
+    title = "a table has a rule although its candidates are copies of the default"
+    return [at_most(title, changed, trials, 0.0, f"; {tried} cells tried one")]
 
 
-# Microseconds and bytes per microsecond of each algorithm and protocol, as the rule of virtual GPUs has them.
+# Microseconds, and bytes per microsecond, of each algorithm and protocol in the rule of virtual GPUs.
 RULE = {
     "ring.simple": (20, 400e3), "ring.ll128": (12, 200e3), "ring.ll": (8, 50e3),
     "tree.simple": (22, 240e3), "tree.ll128": (11, 120e3), "tree.ll": (5, 30e3),
@@ -415,11 +415,11 @@ sampling: {seconds_per_case: 20ms}
 
 
 def crossovers(rig: Rig, trials: int) -> list[Line]:
-    """Where NCCL's choices cross on virtual GPUs, whose rule gives each its latency and bandwidth. trials: tables."""
-    says = "a crossover lies within its interval (or within 1 % of it)"
+    """Find crossovers of NCCL's choices on virtual GPUs, with latency and bandwidth by rule. trials: tables."""
+    title = "a crossover lies within its interval (or within 1 % of it)"
     best = "the choice of a cell is the fastest by the rule, or at most 2 % slower"
     if reason := virtual_gpu.missing():
-        return not_tried(reason, says, best)
+        return not_tried(reason, title, best)
     rule: dict[str, object] = {"gpus": 2, "chosen": "ring.simple", "timed_data": 0}
     for place, op in enumerate(("all_reduce", "all_gather")):
         for name, (latency_us, rate) in RULE.items():
@@ -432,9 +432,9 @@ def crossovers(rig: Rig, trials: int) -> list[Line]:
             done = virtual_gpu.run(Path(name), rule, "tune", "c.yaml", "--budget", "4min", timeout=3000)
             assert done.returncode == 0, done.stderr
             (path,) = Path(name).glob("results/*/tuned.json")
-            found = json.loads(path.read_text())
-            over += [_over_best(rule, result) for result in found["results"]]
-            for place in found["crossovers"]:
+            tuned = json.loads(path.read_text())
+            over += [_over_best(rule, result) for result in tuned["results"]]
+            for place in tuned["crossovers"]:
                 true = _crossing(rule, place)
                 inside += 0.99 * place["low"] <= true <= 1.01 * place["high"]
                 places.append(
@@ -442,27 +442,27 @@ def crossovers(rig: Rig, trials: int) -> list[Line]:
                 )
     right = sum(ratio <= 1 + LEAST_GAIN for ratio in over)
     return [
-        at_least(says, inside, len(places), 0.95, places=places),
+        at_least(title, inside, len(places), 0.95, places=places),
         at_least(best, right, len(over), 1.0, f"; worst: {max(over) - 1:.1%}"),
     ]
 
 
 def _crossing(rule: Mapping[str, object], place: Mapping[str, Any]) -> float:
-    """Bytes at which both choices take as long, by the rule."""
+    """Return the bytes at which both choices take the same time by the rule."""
     op, ranks = place["op"], place["ranks"]
     (a, slope_a), (b, slope_b) = (_line(rule, op, ranks, place[side]) for side in ("below", "above"))
     return (b - a) / (slope_a - slope_b)
 
 
 def _line(rule: Mapping[str, object], op: str, ranks: int, choice: Mapping[str, str]) -> tuple[float, float]:
-    """Microseconds, and microseconds per byte, of a choice."""
+    """Return the microseconds, and the microseconds per byte, of a choice."""
     name = "ring.simple" if choice["algorithm"] == "default" else f"{choice['algorithm']}.{choice['protocol']}"
     latency_us, gbps = (float(str(rule[f"{key}.{op}.{name}"])) for key in ("latency_us", "bus_gbps"))
     return latency_us, virtual_gpu.wire_bytes(op, 1.0, ranks) / (gbps * 1e3)
 
 
 def _over_best(rule: Mapping[str, object], result: Mapping[str, Any]) -> float:
-    """Time of a cell's choice over that of the fastest, by the rule."""
+    """Return the time of a cell's choice over the time of the fastest choice, by the rule."""
     cell = result["cell"]
     names = [name.split(".") for name in RULE if cell["op"] == "all_reduce" or name.startswith("ring")]
     choices = [result["choice"], *({"algorithm": algorithm, "protocol": protocol} for algorithm, protocol in names)]

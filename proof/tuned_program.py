@@ -1,10 +1,10 @@
-"""Load a rule file of `tune` into a plain program of mpi4py, and compare with what `tune` promised.
+"""Load a rule file of `tune` into a plain program of mpi4py, and compare its times with the ratios that `tune` gave.
 
     python -m proof.tuned_program RUN [STARTS] [OP:SIZE ...]
 
-RUN: folder of a run of `tune` on Open MPI. The program uses buffers as the run did: they change from call to call, in
-place where there is a choice. It is started with the file and without it, in random order, with each number of ranks of
-the run, and measures every operation and size that has a rule, or those that are named.
+RUN: folder of a run of `tune` on Open MPI. The program uses buffers as the run did: another buffer per call, and in
+place if an operation permits it. It is started with and without the file, in random order, with each number of ranks of
+the run, and measures all operations and sizes that have a rule, or only the named ones.
 """
 
 import json
@@ -78,13 +78,13 @@ def main(folder: Path, starts: int, named: set[tuple[str, int]]) -> None:
             times = {side: _started(ranks, cells, sides[side]) for side in order}
             for cell in cells:
                 ratios[cell].append(times["with"][cell] / times["without"][cell])
-        for cell, of_cell in ratios.items():
+        for cell, cell_ratios in ratios.items():
             choice, ratio = results[cell]["choice"], results[cell]["ratio"]
             promised = "-" if choice["algorithm"] == "default" else _text(ratio["value"], ratio["low"], ratio["high"])
-            found = launch_interval(np.array(of_cell))
+            interval = launch_interval(np.array(cell_ratios))
             rule = choice["algorithm"] if promised != "-" else "no rule"
-            seen = _text(found.value, found.low, found.high)
-            rows.append([cell.op, ranks, format_bytes(cell.size), rule, promised, seen])
+            measured = _text(interval.value, interval.low, interval.high)
+            rows.append([cell.op, ranks, format_bytes(cell.size), rule, promised, measured])
     print(tabulate(rows, ["operation", "ranks", "size", "rule", "promised", "in the program"], tablefmt="github"))
 
 
@@ -93,19 +93,19 @@ def _text(value: float, low: float, high: float) -> str:
 
 
 def _started(ranks: int, cells: list[Cell], variables: Mapping[str, str]) -> dict[Cell, float]:
-    """Seconds of a call in each cell."""
-    asked: list[Any] = [SECONDS, POOL, [(cell.op, cell.size) for cell in cells]]
+    """Start the program, and return the seconds per call in each cell."""
+    task: list[Any] = [SECONDS, POOL, [(cell.op, cell.size) for cell in cells]]
     program = host.mpirun()
     assert program is not None, "an MPI tuned the rules"
     only_memory = {"OMPI_MCA_btl": f"self,{mpirun.shared_memory(program)}"}
-    words = [str(program), *mpirun.OPTIONS, "-n", str(ranks), sys.executable, "-c", PROGRAM, json.dumps(asked)]
+    words = [str(program), *mpirun.OPTIONS, "-n", str(ranks), sys.executable, "-c", PROGRAM, json.dumps(task)]
     environment = os.environ | mpirun.AS_ROOT | only_memory | dict(variables)
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=True)
-    found = json.loads(done.stdout)
-    return {cell: found[f"{cell.op} {cell.size}"] for cell in cells}
+    means = json.loads(done.stdout)
+    return {cell: means[f"{cell.op} {cell.size}"] for cell in cells}
 
 
 if __name__ == "__main__":
-    run, *others = sys.argv[1:]
-    wanted = {(op, parse_bytes(size)) for op, size in (word.split(":") for word in others[1:])}
-    main(Path(run), int(others[0]) if others else STARTS, wanted)
+    run, *arguments = sys.argv[1:]
+    wanted = {(op, parse_bytes(size)) for op, size in (word.split(":") for word in arguments[1:])}
+    main(Path(run), int(arguments[0]) if arguments else STARTS, wanted)

@@ -1,4 +1,4 @@
-"""Nothing changed: how often is it called a change? Simulated on ten sets of real launches, and in real runs."""
+"""How often is a change reported if nothing changed? Simulated on ten sets of real launches, and in real runs."""
 
 import functools
 from collections import Counter
@@ -22,11 +22,11 @@ from proof.rig import Rig
 MOST = 0.05
 CHANGED = {verdicts.SLOWER, verdicts.FASTER}
 MIN_CHANGE = 0.05
-# Pairs that the budget of a simulated `ab` holds; launches of a simulated run.
+# Pairs within the budget of a simulated `ab`; launches of a simulated run.
 PAIRS, LAUNCHES = 128, 8
-# Standard deviation of the logarithms of simulated launches, and of occasions in multiples of it.
+# Standard deviation of the logarithms of simulated launches; of the variance between runs, in multiples of it.
 SCATTER, OCCASIONS = 0.15, (0.0, 0.5, 1.0, 2.0)
-# Of 20 cases whose scatter falls with their time: seconds, and standard deviations of the logarithms of their launches.
+# 20 cases whose scatter falls with their time: seconds, and standard deviations of the logarithms of their launches.
 TIMES_S, FALLING = np.geomspace(1e-4, 1e-1, 20), np.geomspace(0.4, 0.04, 20)
 TWICE = (
     "without a history nobody can know it: measure both sides at once with ab, keep the ledger, or compare four runs "
@@ -44,53 +44,53 @@ timeout: 60s
 
 
 def simulated_sides(rig: Rig, trials: int) -> list[Line]:
-    """`ab` of identical sides. Each pair is two launches that followed each other. The machine drifts from launch to
-    launch, within pairs as between them, over the budget by twice what launches scatter by; sides go first in turn at
-    random, as `ab` has it."""
+    """Simulate `ab` of identical sides. Each pair is two successive launches. The machine drifts from launch to launch,
+    within and between pairs, over the budget by twice the scatter of launches; the side that goes first in a pair is
+    random, as in `ab`."""
     with patch.object(pairs, "levels_at", functools.cache(pairs.levels_at)):  # the same looks in each trial
         hits, made, spread = noise.by_set(rig, trials, 1, _ever_changed)
-    says = "ab of identical sides, the machine drifts, up to 128 pairs: ever SLOWER or FASTER"
-    return [rate(says, hits, made, most=MOST, beside=spread)]
+    title = "ab of identical sides, the machine drifts, up to 128 pairs: ever SLOWER or FASTER"
+    return [rate(title, hits, made, most=MOST, note=spread)]
 
 
-def _ever_changed(one: Noise, rng: np.random.Generator) -> bool:
-    drift = 2 * one.logs.std() * np.cumsum(rng.normal(size=2 * PAIRS)) / np.sqrt(2 * PAIRS)
-    both = one.pairs(rng, PAIRS) + drift.reshape(PAIRS, 2).T[:, None]
+def _ever_changed(real: Noise, rng: np.random.Generator) -> bool:
+    drift = 2 * real.logs.std() * np.cumsum(rng.normal(size=2 * PAIRS)) / np.sqrt(2 * PAIRS)
+    both = real.pairs(rng, PAIRS) + drift.reshape(PAIRS, 2).T[:, None]
     a, b = np.exp(np.where(rng.random(PAIRS) < 0.5, both, both[::-1]))
     cases = [
         pairs.PairedCase(*(pairs.TimedCase(case, dict(enumerate(side[i][:, None]))) for side in (a, b)))
-        for i, case in enumerate(one.run.plan.cases)
+        for i, case in enumerate(real.run.plan.cases)
     ]
     looks: tuple[tuple[int, float], ...] = ()
     for count in (count for count in pairs.LOOKS if count <= PAIRS):
         looks = (*looks, (count, count / PAIRS))
-        found = pairs.look(cases, looks, MIN_CHANGE)
-        if pairs.why_end(found, count) is not None:
-            return bool(CHANGED & set(found.verdicts))
+        result = pairs.look(cases, looks, MIN_CHANGE)
+        if pairs.why_end(result, count) is not None:
+            return bool(CHANGED & set(result.verdicts))
     return False
 
 
 def simulated_runs(rig: Rig, trials: int) -> list[Line]:
-    """`compare` of two runs without a ledger. An occasion moves all cases of a run in one direction, by k times what
-    their launches scatter by; trials: per k, on the sets of three real cases, and with 20 cases of lognormal launches,
-    whose scatter is the same, or falls with their time."""
+    """Simulate `compare` of two runs without a ledger. A run moves all its cases in one direction, by k times the
+    scatter of their launches. trials: per k, on the sets of three real cases, and with 20 cases of lognormal launches
+    whose scatter is constant, or falls with their time."""
     lines, many = [], _many(rig)
     for k in OCCASIONS:
-        says = f"compare of unchanged runs, no ledger, occasions {k:g} × as wide as launches: SLOWER or FASTER"
-        hits, made, spread = noise.by_set(rig, trials, 2, lambda one, rng, k=k: _moved(one.run, one.logs, rng, k))
+        title = f"compare of unchanged runs, no ledger, occasions {k:g} × as wide as launches: SLOWER or FASTER"
+        hits, made, spread = noise.by_set(rig, trials, 2, lambda real, rng, k=k: _moved(real.run, real.logs, rng, k))
         limit = Limit(TWICE, most=0.3) if k == 2 else None
-        lines.append(rate(f"{says}, 3 cases", hits, made, most=MOST, beside=spread, limit=limit))
+        lines.append(rate(f"{title}, 3 cases", hits, made, most=MOST, note=spread, limit=limit))
         rng = np.random.default_rng(3)
         wrong = sum(_moved(many, rng.normal(0, SCATTER, (20, 64)), rng, k) for _ in range(trials))
-        lines.append(rate(f"{says}, 20 cases", wrong, trials, most=MOST, limit=limit))
+        lines.append(rate(f"{title}, 20 cases", wrong, trials, most=MOST, limit=limit))
         wrong = sum(_falling(many, rng, k, 1.0)[0] in CHANGED for _ in range(trials))
-        lines.append(rate(f"{says}, 20 cases whose scatter falls", wrong, trials, most=MOST, limit=limit))
+        lines.append(rate(f"{title}, 20 cases whose scatter falls", wrong, trials, most=MOST, limit=limit))
     finds = sum(_falling(many, rng, 0.5, 1.7)[1] == verdicts.SLOWER for _ in range(trials))
     return [*lines, rate("compare finds +70 % in the largest of 20 cases whose scatter falls", finds, trials, 0.9)]
 
 
 def _falling(run: Run, rng: np.random.Generator, k: float, slower: float) -> tuple[str, str]:
-    """The verdicts on a run and on its last case, which takes so many times as long; scatter falls with time."""
+    """Return the verdicts on a run and on its last case, which is `slower` times as long; scatter falls with time."""
     sides = [TIMES_S * np.exp(FALLING * (rng.normal(size=(LAUNCHES, 20)) + k * rng.normal())) for _ in range(2)]
     sides[1][:, -1] *= slower
     result = compare(run, replace(run, path=Path("other")), *(_summaries(run, side.T) for side in sides))
@@ -98,35 +98,35 @@ def _falling(run: Run, rng: np.random.Generator, k: float, slower: float) -> tup
 
 
 def simulated_finds(rig: Rig, trials: int) -> list[Line]:
-    """`compare` of three and four runs on each side, 20 cases that are half as slow again, occasions 0.6 × as wide as
-    launches; of four unchanged ones, where runs are the unit, on occasions of any width.
+    """Simulate `compare` of three and four runs per side: 20 cases take 50 % longer, and runs scatter by 0.6 × the
+    scatter of launches. And of four unchanged runs per side, where runs are the unit, with all widths in OCCASIONS.
 
-    trials: simulated comparisons. As many of one run on each side stand beside.
+    trials: simulated comparisons. The note has the rate of equally many comparisons with one run per side.
     """
     rng, many, lines = np.random.default_rng(4), _many(rig), []
-    found = {
-        runs: sum(_said(many, rng, runs, 1.5, 0.6) == verdicts.SLOWER for _ in range(trials)) for runs in (1, 3, 4)
+    hits = {
+        runs: sum(_verdict(many, rng, runs, 1.5, 0.6) == verdicts.SLOWER for _ in range(trials)) for runs in (1, 3, 4)
     }
-    beside = f"; of one run on each side {found[1] / trials:.1%}"
+    note = f"; of one run on each side {hits[1] / trials:.1%}"
     for runs in (3, 4):
-        says = f"compare of {runs} runs on each side finds +50 % in all of 20 cases"
-        lines.append(rate(says, found[runs], trials, 0.9, beside=beside))
+        title = f"compare of {runs} runs on each side finds +50 % in all of 20 cases"
+        lines.append(rate(title, hits[runs], trials, 0.9, note=note))
     for k in OCCASIONS:
-        wrong = sum(_said(many, rng, 4, 1.0, k) in CHANGED for _ in range(trials))
-        says = f"compare of 4 unchanged runs on each side, occasions {k:g} × as wide as launches: SLOWER or FASTER"
-        lines.append(rate(f"{says}, 20 cases", wrong, trials, most=MOST))
+        wrong = sum(_verdict(many, rng, 4, 1.0, k) in CHANGED for _ in range(trials))
+        title = f"compare of 4 unchanged runs on each side, occasions {k:g} × as wide as launches: SLOWER or FASTER"
+        lines.append(rate(f"{title}, 20 cases", wrong, trials, most=MOST))
     return lines
 
 
 def _many(rig: Rig) -> Run:
-    """A run of 20 cases, without samples."""
+    """Return a run of 20 cases, without samples."""
     run = noise.sets(rig)[0].run
     cases = tuple(Case("all_reduce", "gloo", 2, "float32", 2**k) for k in range(2, 22))
     return replace(run, path=Path("many"), plan=replace(run.plan, order=(Launch("gloo", 2, 1, cases),)), samples=[])
 
 
 def _moved(run: Run, logs: np.ndarray, rng: np.random.Generator, k: float) -> bool:
-    """Whether two runs of launches at random are called different, each on an occasion of its own."""
+    """Return whether two runs of launches drawn at random are called different; each run has its own shift."""
     scatter = np.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
     sides = []
     for _ in range(2):
@@ -136,8 +136,8 @@ def _moved(run: Run, logs: np.ndarray, rng: np.random.Generator, k: float) -> bo
     return bool(CHANGED & {*(change.verdict for change in result.changes), result.whole and result.whole.verdict})
 
 
-def _said(run: Run, rng: np.random.Generator, runs: int, slower: float, k: float) -> str:
-    """The verdict on B, which takes so many times as long, of so many runs on each side; k: width of occasions."""
+def _verdict(run: Run, rng: np.random.Generator, runs: int, slower: float, k: float) -> str:
+    """Return the verdict on B, `slower` times as long, from `runs` runs per side; k: scatter of runs over launches."""
     sides = [
         [
             _summaries(run, factor * np.exp(SCATTER * (rng.normal(size=(20, LAUNCHES)) + k * rng.normal())))
@@ -146,14 +146,14 @@ def _said(run: Run, rng: np.random.Generator, runs: int, slower: float, k: float
         for factor in (1.0, slower)
     ]
     together = [
-        _summaries(run, np.array([np.concatenate([one.means_s for one in cases]) for cases in zip(*side, strict=True)]))
+        _summaries(run, np.array([np.concatenate([s.means_s for s in cases]) for cases in zip(*side, strict=True)]))
         for side in sides
     ]
     return compare(run, replace(run, path=Path("other")), *together, sets=sets_of(sides)).verdict
 
 
 def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
-    """side: times of launches, shape (cases, launches)."""
+    """Return the summaries of a side. side: times of launches, shape (cases, launches)."""
     return [
         Summary(case, len(means), len(means), launch_interval(means), tuple(means.tolist()))
         for case, means in zip(run.plan.cases, side, strict=True)
@@ -161,9 +161,9 @@ def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
 
 
 def real_runs(rig: Rig, trials: int) -> list[Line]:
-    """Two runs a pair; each of the first half is compared with one of the second half, minutes later."""
+    """Compare pairs of real runs: each run of the first half with one of the second half, minutes later."""
     runs = [rig.measure(REAL) for _ in range(2 * trials)]
-    said = [compare_runs(*pair).verdict for pair in zip(runs[:trials], runs[trials:], strict=True)]
-    beside = "; " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(said).most_common())
-    wrong = sum(verdict in CHANGED for verdict in said)
-    return [at_most("compare of two unchanged real runs, 4 launches: SLOWER or FASTER", wrong, trials, 2 / 60, beside)]
+    answers = [compare_runs(*pair).verdict for pair in zip(runs[:trials], runs[trials:], strict=True)]
+    note = "; " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(answers).most_common())
+    wrong = sum(verdict in CHANGED for verdict in answers)
+    return [at_most("compare of two unchanged real runs, 4 launches: SLOWER or FASTER", wrong, trials, 2 / 60, note)]

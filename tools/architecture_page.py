@@ -1,4 +1,4 @@
-"""Writes docs/develop/architecture.md: the flow of data, and every module with the first sentence of its docstring.
+"""Write docs/develop/architecture.md: the flow of data, and every module with the first sentence of its docstring.
 
 `make docs` runs it.
 """
@@ -86,7 +86,7 @@ for steps of training also `training/step_records.py`, `training/rank/step.py`, 
 
 
 def first_sentence(path: Path) -> str:
-    """Of the module's docstring, on one line and without its full stop."""
+    """Return the first sentence of the module's docstring, on one line and without its full stop."""
     head = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
     for end in (". ", "? "):
         head = head.split(end)[0] + (end.strip() if end in head and end == "? " else "")
@@ -94,7 +94,7 @@ def first_sentence(path: Path) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     listed = [f"| `{name}/` | {first_sentence(rooms.folder_of(name) / '__init__.py')} |" for name in rooms.PACKAGES]
     table = "\n".join(["| package | what it adds |", "|---|---|", *listed])
     lines = [FLOW.replace("PACKAGES", table)]

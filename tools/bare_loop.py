@@ -1,4 +1,4 @@
-"""Time calls of one rank on a GPU with torch and events alone: what CollBench's device times are held against.
+"""Time calls of one rank on a GPU with only torch and events, for a comparison with CollBench's device times.
 
 `python -m tools.bare_loop`; the same cases in CollBench are in docs/studies/h200.md. Nothing of CollBench is used.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 SIZES = (4096, 2**20, 2**24, 2**28)
 CALLS, ISOLATED, REPEATS = 20, 60, 30
-# Keeps the stream busy for some 2 ms, so that everything is enqueued before the first event passes.
+# Keeps the stream busy for about 2 ms, so that all calls are enqueued before the first event passes.
 BUSY_CYCLES = 4_000_000
 
 

@@ -1,6 +1,6 @@
-"""What the suite itself costs, against its targets: `make bench-self`. Exits 1 where one is missed.
+"""Compare the costs of the suite itself with their targets: `make bench-self`. Exits with 1 if a target is missed.
 
-Ratios within one run wherever possible: absolute times of a shared machine say little.
+Figures are ratios within one run if possible: absolute times on a shared machine mean little.
 """
 
 import os
@@ -31,13 +31,13 @@ operations: [all_reduce]
 sizes: [4KiB, 1MiB, 64MiB]
 sampling: {warmup: 5, iterations: 20}
 """
-# Who must be named in the runs of `many_ranks`.
+# Subjects that must be named in the runs of `many_ranks`.
 NAMED = [["node node5"], [], ["node node2"]]
 Row = tuple[str, str, str, bool]
 
 
 def call(folder: Path, *arguments: str) -> float:
-    """Seconds of one command, from its start to its end."""
+    """Run one command of CollBench; return its seconds from start to end."""
     began = time.perf_counter()
     command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -53,7 +53,7 @@ def python(code: str, *options: str) -> tuple[float, str]:
 
 
 def share_of_the_sweep(folder: Path) -> list[Row]:
-    """The default sweep: what its launches cost besides calls, and how far its intervals go."""
+    """Measure the default sweep: the time of its launches apart from calls, and the widths of its intervals."""
     wall = call(folder, "run", str(ROOT / "configs/gloo.yaml"))
     run = folders.read(folders.newest(folder / "results"))
     spent = sum(in_calls(s) for s in run.samples)
@@ -74,18 +74,18 @@ def share_of_the_sweep(folder: Path) -> list[Row]:
         rows.append((f"half-widths of its headlines at {n} ranks, median", f"≤ {limit:.0%}", text, width <= limit))
     for n, limit in ((2, 25), (4, 80)):
         small = [s for s in run.samples if s.case.world_size == n and s.case.size_bytes <= MIB]
-        beside = statistics.mean(s.usage.wall_s - in_calls(s) for s in small) * 1e3
+        apart_ms = statistics.mean(s.usage.wall_s - in_calls(s) for s in small) * 1e3
         what = f"beside calls, a case and launch up to 1 MiB, {n} ranks"
-        rows.append((what, f"≤ {limit} ms", f"{beside:.0f} ms", beside <= limit))
+        rows.append((what, f"≤ {limit} ms", f"{apart_ms:.0f} ms", apart_ms <= limit))
         large_ones = [s for s in run.samples if s.case.world_size == n and s.case.size_bytes == 64 * MIB]
-        one = statistics.median(float(np.median(s.timed.slowest_s)) for s in large_ones)
-        units = statistics.mean(s.usage.wall_s - in_calls(s) for s in large_ones) / one
+        call_s = statistics.median(float(np.median(s.timed.slowest_s)) for s in large_ones)
+        units = statistics.mean(s.usage.wall_s - in_calls(s) for s in large_ones) / call_s
         rows.append((f"the same at 64 MiB, {n} ranks, in calls", "≤ 4", f"{units:.1f}", units <= 4))
     return rows
 
 
 def first_numbers(folder: Path) -> list[Row]:
-    """When a terminal shows the first number, and when a table of all cases; the same of peers with three sizes."""
+    """Measure when a terminal shows the first number and the whole table; for three sizes, compare a plain script."""
     sweep = Watched("gloo.yaml", [*RUN, str(ROOT / "configs/gloo.yaml")], rb"1 KiB", rb"size +2 ranks +4 ranks")
     both = zip(*(seen(sweep, folder) for _ in range(ROUNDS)), strict=True)
     rows = []
@@ -101,14 +101,14 @@ def first_numbers(folder: Path) -> list[Row]:
     return rows
 
 
-def in_calls(one: Samples) -> float:
-    """Seconds of warm-up and timed calls of one case and launch."""
-    parts = [timings for timings in (one.warmup, one.timed) if timings is not None]
+def in_calls(samples: Samples) -> float:
+    """Return the seconds of warm-up and timed calls of one case and launch."""
+    parts = [timings for timings in (samples.warmup, samples.timed) if timings is not None]
     return sum(float(timings.duration_ns.max(axis=1).sum()) / 1e9 for timings in parts)
 
 
 def memory_of_a_rank(folder: Path) -> list[Row]:
-    """Of a rank that measures small messages only."""
+    """Measure the memory of a rank that measures small messages only."""
     call(folder, "run", str(ROOT / "configs/gloo.yaml"), "--no-plots", "--set", "sizes=[1KiB]", "--set", "launches=1")
     run = folders.read(folders.newest(folder / "results"))
     idle = int(python("import torch, torch.distributed, resource; print(resource.getrusage(0).ru_maxrss)")[1]) * 1024
@@ -151,7 +151,7 @@ def light_verbs(folder: Path) -> list[Row]:
 
 
 def quiet_run(root: Path, name: str, cases: list[Case], launches: int, seed: int) -> Path:
-    """A run of 200 iterations a case and launch, without a fault."""
+    """Write a run of 200 iterations per case and launch, without a fault."""
     rng = np.random.default_rng(seed)
     made = {(case.key, n): large_runs.scattered(rng, case) for case in cases for n in range(1, launches + 1)}
     return large_runs.write(root, name, cases, launches, made)
@@ -177,7 +177,7 @@ def hundred_cases(folder: Path) -> list[Row]:
 
 
 def scale(folder: Path) -> list[Row]:
-    """500 cases × 8 ranks × 200 iterations × 5 launches, 70 MB a run."""
+    """Measure verbs on 500 cases × 8 ranks × 200 iterations × 5 launches, 70 MB per run."""
     sizes = [(f"pool{pool}", 1024 * 2**k) for pool in range(25) for k in range(20)]
     cases = [Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes]
     paths = [quiet_run(folder / "results", f"large{seed}", cases, launches=5, seed=seed).name for seed in (1, 2)]
@@ -191,7 +191,7 @@ def scale(folder: Path) -> list[Row]:
 
 
 def many_ranks(folder: Path) -> list[Row]:
-    """200 cases of 256 ranks on 32 nodes, one of which is late: found in time, and nobody where nobody is late."""
+    """Diagnose 200 cases of 256 ranks on 32 nodes: a late node is named in time, and no node if none is late."""
     late = [*large_runs.ranks_of(5)]
     node, quiet = (large_runs.large_run(folder / "results", ranks) for ranks in (late, []))
     pairs = large_runs.pairs_run(folder / "results", large_runs.across(2, 32, 1.5))
@@ -200,19 +200,19 @@ def many_ranks(folder: Path) -> list[Row]:
     total = min(reports) + min(diagnoses)
     text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
     named = [[finding.subject for finding in diagnose(folders.read(path)).findings] for path in (node, quiet, pairs)]
-    found = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
+    names = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
     return [
         ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, total < 10),
         ("the same, plots", "< 10 s", f"{plots:.2f} s", plots < 10),
-        ("who is named: late node5; nobody; slow node2 of 32 ranks", "those", found, named == NAMED),
+        ("who is named: late node5; nobody; slow node2 of 32 ranks", "those", names, named == NAMED),
     ]
 
 
 def sixty_four_ranks(folder: Path) -> list[Row]:
-    """Real gloo ranks, many more than there are cores."""
+    """Measure real gloo ranks, many more than the machine has cores."""
     (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
     sets = ["sampling={warmup: 1, warmup_seconds: 0, iterations: 8}", "buffers=hot"]
-    took = call(folder, "run", "many.yaml", *(word for one in sets for word in ("--set", one)))
+    took = call(folder, "run", "many.yaml", *(word for setting in sets for word in ("--set", setting)))
     run = folders.read(folders.newest(folder / "results"))
     ready = run.environment[0]["launches"][0]["ready_s"]
     good = [s for s in run.samples if s.failure is None]
@@ -221,7 +221,7 @@ def sixty_four_ranks(folder: Path) -> list[Row]:
 
 
 def call_measured(folder: Path, *arguments: str) -> tuple[float, int]:
-    """Seconds and peak bytes of one command."""
+    """Run one command of CollBench; return its seconds and peak bytes."""
     began = time.perf_counter()
     with (folder / "out.txt").open("wb") as out:
         process = subprocess.Popen([sys.executable, str(ROOT / "run_bench.py"), *arguments], cwd=folder, stdout=out)

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models of the configurations: every key with meaning, default and example.
+"""Write docs/configuration.md from the models of the configurations: every key with meaning, default and example.
 
 `make docs` runs it.
 """
@@ -53,7 +53,7 @@ launches: 5
 training:
   models: [tiny]                 # list models shows the names
   links: [real, 2ms + 1GB/s]     # the real one, and an emulated one
-  batch: 1                       # examples of each rank in a step
+  batch: 1                       # examples per rank and step
   sequence: 64                   # tokens of an example
   strategies:
     - flat                       # one all-reduce of all gradients, after backward
@@ -102,9 +102,9 @@ OPTIONS_OF_A_CASE = (
     "What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names "
     "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`.\n",
 )
-# More names than this are listed by a verb.
+# Most names in a description; a verb lists longer lists of names.
 MOST_NAMES = 15
-# Heading → how the section is written, and its model.
+# Heading → introduction of the section, and its model.
 Sections = dict[str, tuple[str, type[BaseModel]]]
 OF_CONFIGURATIONS: Sections = {
     "Keys": ("Keys at the beginning of a line.", Config),
@@ -133,13 +133,13 @@ OF_TABLES: Sections = {
     "The file": ("Keys at the beginning of a line.", Expectations),
     "expect": ("Each entry of `expect`; it names a `world_size`, or hardware:", Expectation),
 }
-# Fields that only hold what is written in another way.
+# Fields for values that users write in another form.
 INTERNAL = {("StrategySection", "name"), ("StrategySection", "imported")}
 
 
 def value(field: FieldInfo, given: object) -> str:
-    """A default as a user would write it."""
-    parsers = [getattr(one, "func", None) for one in field.metadata]
+    """Return a default as a user would write it."""
+    parsers = [getattr(item, "func", None) for item in field.metadata]
     if given is None:
         return "none"
     if is_dataclass(given):
@@ -156,12 +156,12 @@ def value(field: FieldInfo, given: object) -> str:
 
 
 def sections_of(field: FieldInfo) -> list[type[BaseModel]]:
-    """The sections that may stand behind a key."""
+    """Return the sections that may be the value of a key."""
     return list(_sections(field.annotation))
 
 
 def _sections(annotation):
-    """The models that are named in a type."""
+    """Yield the models that a type contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
@@ -169,23 +169,23 @@ def _sections(annotation):
 
 
 def names(annotation: object) -> tuple[str, ...]:
-    """The names that a type allows, if it is a choice among names or has one."""
-    for one in (*getattr(annotation, "metadata", ()), *getattr(annotation, "__metadata__", ())):
-        if isinstance(one, OneOf):
-            return one.names
+    """Return the names that a type allows if it is, or contains, a choice among names; else an empty tuple."""
+    for item in (*getattr(annotation, "metadata", ()), *getattr(annotation, "__metadata__", ())):
+        if isinstance(item, OneOf):
+            return item.names
     inner = getattr(annotation, "annotation", None)
-    return next((found for part in (inner, *get_args(annotation)) if part and (found := names(part))), ())
+    return next((inner_names for part in (inner, *get_args(annotation)) if part and (inner_names := names(part))), ())
 
 
 def meaning(field: FieldInfo) -> str:
-    """The description, and the names that are allowed."""
+    """Return the description of a field, with the allowed names."""
     allowed = names(field)
     listed = f" Allowed: {', '.join(f'`{name}`' for name in allowed)}." if 1 < len(allowed) <= MOST_NAMES else ""
     return f"{field.description}{listed}".replace("|", "\\|")
 
 
 def table(model: type[BaseModel]) -> list[str]:
-    """A row for each key; those that few need come in a table of their own."""
+    """Return a row for each key; rarely needed keys have their own table."""
     head = ["| key, such as | meaning | default |", "|---|---|---|"]
     usual, advanced = [*head], ["", "Few need these:", "", *head]
     for key, field in fields_of(model).items():
@@ -203,7 +203,7 @@ def table(model: type[BaseModel]) -> list[str]:
 
 
 def strategies() -> list[str]:
-    """A row for each strategy, with the settings that it takes."""
+    """Return a row for each strategy, with its settings."""
     rows = ["| strategy | what it does | settings |", "|---|---|---|"]
     for name, kind in STRATEGIES.items():
         settings = ", ".join(f"`{key}`" for key in (*kind.takes, "accumulate"))
@@ -214,7 +214,7 @@ def strategies() -> list[str]:
 
 
 def options() -> list[str]:
-    """The options that have a key, and the names of the others."""
+    """Return a text with the options that have a key, and the names of the others."""
     keys = [f"`{option.name}`" + f" (`{option.key}`)" * (option.key != option.name) for option in OPTIONS if option.key]
     others = ", ".join(f"`{option.name}`" for option in ALL_OPTIONS if not option.key)
     whence = "follow from `metrics`, `replay` and `training`, or from the machine"
@@ -222,7 +222,7 @@ def options() -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for title, group in (
         ("Configurations", OF_CONFIGURATIONS),

@@ -3,7 +3,7 @@
 usage: python -m tools.coverage_page RUN > docs/develop/coverage.md     (`make coverage` calls it)
 
 In: a run of configs/everything.yaml. Out: Markdown with a table for each backend. A cell lists the reduce ops that
-were measured and verified; the reasons why others were skipped or failed are numbered below the table. No times.
+were measured and verified; reasons of skips and failures are numbered, and listed below the table. No times.
 """
 
 import sys
@@ -21,18 +21,18 @@ from bench.report.blocks import Heading, left, table
 from bench.report.notices import sentence
 from bench.store import folders
 
-# Text of a cell whose operation reduces nothing, and header of the column for operations that have no dtype.
+# Text of a verified cell whose operation has no reduce op; header of the column for operations without a dtype.
 DONE, NO_DTYPE = "✓", "no dtype"
 EXPLAINED = (
     f"{DONE}: measured, and every element of the result verified. Operations that reduce list the reduce ops for which "
-    "that is so. [1]: why not, below the table, where *operation*, *dtype* and *reduce op* stand for those of the cell."
+    "that is so. [1]: why not, below the table, where *operation*, *dtype* and *reduce op* mean the values of the cell."
 )
-# (operation, dtype) → reduce op ("" where nothing is reduced) → why it was not measured; "" if it was.
+# (operation, dtype) → reduce op ("" if the operation has none) → why it was not measured; "" if it was measured.
 Table = dict[tuple[str, str], dict[str, str]]
 
 
 def page(run: Run) -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     tables: dict[str, Table] = {}
 
     def note(case: Case, reason: str) -> None:
@@ -59,7 +59,7 @@ def page(run: Run) -> str:
 
 
 def origin(run: Run) -> str:
-    """The run, its software and its hardware: the page is true only for these."""
+    """Return a text on the run, its software and its hardware: the page is valid only for these."""
     sizes = sorted({case.size_bytes for case in run.plan.cases if case.size_bytes})
     host = run.environment[0]["host"]
     failed = sum(1 for samples in run.samples if samples.failure is not None)
@@ -72,7 +72,7 @@ def origin(run: Run) -> str:
 
 
 def backend_section(backend: str, cases: Table) -> str:
-    """The table of a backend: a row for each operation, a column for the dtypes whose cells are equal."""
+    """Return the table of a backend: a row for each operation, a column for each group of dtypes with equal cells."""
     reasons = list(dict.fromkeys(reason for cell in cases.values() for reason in cell.values() if reason))
     if len(reasons) == 1 and not any("" in cell.values() for cell in cases.values()):
         return f"## {backend}\n\nNothing was measured: {reasons[0]}"
@@ -88,14 +88,14 @@ def backend_section(backend: str, cases: Table) -> str:
 
 
 def cell_text(cell: dict[str, str], reasons: list[str]) -> str:
-    """Such as `sum max min; avg band [1]`; reduce ops with the same outcome stand together."""
-    alike: dict[str, list[str]] = {}
+    """Return a text such as `sum max min; avg band [1]`; reduce ops with the same outcome are together."""
+    by_reason: dict[str, list[str]] = {}
     for reduce_op in sorted(cell, key=["", *REDUCE_OPS].index):
-        alike.setdefault(cell[reduce_op], []).append(reduce_op)
+        by_reason.setdefault(cell[reduce_op], []).append(reduce_op)
     parts = []
-    for reason, names in alike.items():
+    for reason, names in by_reason.items():
         number = f"[{reasons.index(reason) + 1}]" if reason else ""
-        named = DONE if names == [""] and not reason else " ".join(names) if not reason or len(alike) > 1 else ""
+        named = DONE if names == [""] and not reason else " ".join(names) if not reason or len(by_reason) > 1 else ""
         parts.append(f"{named} {number}".strip())
     return "; ".join(parts)
 

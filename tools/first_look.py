@@ -1,9 +1,9 @@
-"""How soon a first number and a whole table are on a terminal: CollBench and its peers, in turns.
+"""Measure how soon a terminal shows a first number and a whole table: CollBench and its peers, in turns.
 
 `python -m tools.first_look` runs the same three sizes with two gloo ranks: `collbench run`, a plain script under
 torchrun, PARAM's comms.py under torchrun, and OSU's osu_allreduce under mpirun. A checkout of PARAM and a built
-osu_allreduce are named by options; without them their rows are left out. Out: a Markdown table, seconds from the start
-of each command, median and range of the rounds.
+osu_allreduce are named by options; without these options, their rows are left out. Out: a Markdown table of seconds
+from the start of each command, median and range over the rounds.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 SIZES = (1024, 65536, 2**20)
 CONFIG = "backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [1KiB, 64KiB, 1MiB]\n"
 ROUNDS = 5
-# Seconds after which a command that has not shown what is waited for is ended.
+# Seconds after which a command that has not shown both numbers is ended.
 LONGEST_S = 120.0
 # Seconds in which a command may end by itself: MPICH leaves shared memory behind if it is interrupted.
 OWN_END_S = 1.0
@@ -45,10 +45,10 @@ class Watched:
 
     name: str
     command: Sequence[str]
-    # Patterns of the first number, and of the last one in the table.
+    # Patterns of the first number, and of the last number in the table.
     first: bytes
     last: bytes
-    # Variables that it needs.
+    # Environment variables that the command needs.
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ def seen(watched: Watched, folder: Path) -> list[float]:
 
     Ends the command then. Raises TimeoutError if they are not shown within LONGEST_S.
     """
-    wanted, found, shown = (watched.first, watched.last), dict[bytes, float](), b""
+    wanted, times, shown = (watched.first, watched.last), dict[bytes, float](), b""
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     variables = os.environ | {"TERM": "xterm-256color"} | dict(watched.variables)
@@ -66,14 +66,14 @@ def seen(watched: Watched, folder: Path) -> list[float]:
         watched.command, cwd=folder, stdin=terminal, stdout=terminal, stderr=terminal, env=variables
     )
     os.close(terminal)
-    with contextlib.suppress(OSError):  # its other end is closed: the command has ended
-        while len(found) < len(wanted) and (left_s := began + LONGEST_S - time.perf_counter()) > 0:
+    with contextlib.suppress(OSError):  # the other end is closed: the command has ended
+        while len(times) < len(wanted) and (left_s := began + LONGEST_S - time.perf_counter()) > 0:
             if not select.select([main], [], [], left_s)[0]:
                 break
             shown += os.read(main, 65536)
             for pattern in wanted:
-                if pattern not in found and re.search(pattern, shown):
-                    found[pattern] = time.perf_counter() - began
+                if pattern not in times and re.search(pattern, shown):
+                    times[pattern] = time.perf_counter() - began
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(OWN_END_S)
         process.send_signal(signal.SIGINT)
@@ -81,16 +81,16 @@ def seen(watched: Watched, folder: Path) -> list[float]:
             pass
     process.wait()
     os.close(main)
-    if len(found) < len(wanted):
+    if len(times) < len(wanted):
         raise TimeoutError(f"{watched.name} never showed {wanted}: {shown[-2000:].decode(errors='replace')}")
-    return [found[pattern] for pattern in wanted]
+    return [times[pattern] for pattern in wanted]
 
 
 def candidates(folder: Path, param: Path | None, osu: Path | None, mpirun: str) -> list[Watched]:
-    """CollBench and the peers that are here."""
+    """Return the commands of CollBench and of the peers that are available."""
     (folder / "three.yaml").write_text(CONFIG)
     sizes = [str(size) for size in SIZES]
-    found = [
+    watched = [
         Watched("collbench run", [*RUN, "three.yaml"], rb"1 KiB +\d", rb"1 MiB +\d"),
         Watched(
             "a plain script, torchrun",
@@ -100,12 +100,12 @@ def candidates(folder: Path, param: Path | None, osu: Path | None, mpirun: str) 
         ),
     ]
     if param is not None:
-        (folder / "param_bench").symlink_to(param.resolve())  # the name that its modules import it by
+        (folder / "param_bench").symlink_to(param.resolve())  # the name by which its modules import each other
         words = ["--master-ip", "127.0.0.1", "--ss", ",".join(sizes), "--num_iters", "20", "--w", "5", "--z", "1"]
         words += ["--collective", "all_reduce", "--backend", "gloo", "--device", "cpu"]
         script = str(param.resolve() / "train/comms/pt/comms.py")
         line = rb"COMMS-RES-all_reduce-float32 +%s "
-        found.append(
+        watched.append(
             Watched(
                 "PARAM, torchrun",
                 [*TORCHRUN, script, *words],
@@ -116,21 +116,21 @@ def candidates(folder: Path, param: Path | None, osu: Path | None, mpirun: str) 
         )
     if osu is not None:
         command = [mpirun, "-n", "2", str(osu.resolve()), "-m", str(SIZES[-1])]
-        found.append(Watched("OSU (MPI, compiled), mpirun", command, rb"\n1024 +\d", rb"\n1048576 +\d"))
-    return found
+        watched.append(Watched("OSU (MPI, compiled), mpirun", command, rb"\n1024 +\d", rb"\n1048576 +\d"))
+    return watched
 
 
 def compared(watched: Sequence[Watched], folder: Path, rounds: int = ROUNDS) -> dict[str, list[list[float]]]:
-    """Name → for each round, the seconds until the first number and until the table; in turns."""
-    times: dict[str, list[list[float]]] = {one.name: [] for one in watched}
+    """Run the commands in turns; return name → per round, the seconds until the first number and until the table."""
+    times: dict[str, list[list[float]]] = {candidate.name: [] for candidate in watched}
     for number in range(rounds):
-        for one in watched[number % len(watched) :] + watched[: number % len(watched)]:  # each begins a round
-            times[one.name].append(seen(one, folder))
+        for candidate in watched[number % len(watched) :] + watched[: number % len(watched)]:  # each is first in turn
+            times[candidate.name].append(seen(candidate, folder))
     return times
 
 
 def spread(times: Sequence[float]) -> str:
-    """Such as `3.1 s (2.9 – 3.4)`: median and range."""
+    """Return median and range, such as `3.1 s (2.9 – 3.4)`."""
     return f"{statistics.median(times):.1f} s ({min(times):.1f} – {max(times):.1f})"
 
 
@@ -140,11 +140,11 @@ def main() -> None:
     parser.add_argument("--osu", type=Path, help="a built osu_allreduce")
     parser.add_argument("--mpirun", default="mpirun", help="starts it")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="first-look-") as name:
         folder = Path(name)
-        times = compared(candidates(folder, asked.param, asked.osu, asked.mpirun), folder, asked.rounds)
-    rows = [(one, *(spread(each) for each in zip(*of_one, strict=True))) for one, of_one in times.items()]
+        times = compared(candidates(folder, args.param, args.osu, args.mpirun), folder, args.rounds)
+    rows = [(label, *(spread(each) for each in zip(*rounds, strict=True))) for label, rounds in times.items()]
     print(tabulate(rows, ["command", "first number", "table of three sizes"], "github", disable_numparse=True))
 
 

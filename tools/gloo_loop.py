@@ -1,9 +1,9 @@
-"""Count how often gloo's event loop wakes for nothing: `python -m tools.gloo_loop [--picture FILE]`.
+"""Count how often gloo's event loop wakes in vain: `python -m tools.gloo_loop [--picture FILE]`.
 
-Ranks repeat one all-reduce, with the loop thread of each under normal scheduling and under SCHED_BATCH, in fresh
-processes that alternate. Out: Markdown tables of the time of a call, of the returns of `epoll_wait` that had something
-ready, and of the CPU time and switches of each thread; a picture of the returns in each call. A preloaded library
-counts the returns. Needs Linux and a C compiler; uses nothing of CollBench, so that it can be given to somebody.
+Ranks repeat one all-reduce, with their loop threads under normal scheduling and under SCHED_BATCH, alternating in new
+processes. Out: Markdown tables of the time per call, of the returns of `epoll_wait` with a ready descriptor, and of the
+CPU time and switches of each thread; a picture of the returns per call. A preloaded library counts the returns. Needs
+Linux and a C compiler; uses no code of CollBench, so that it can be passed on as a single file.
 """
 
 import argparse
@@ -41,13 +41,13 @@ int epoll_wait(int fd, struct epoll_event *events, int most, int timeout) {
 """
 LOOP = "gloo_tcp_loop"
 WARM_UP = 50
-# Calls that take longer have waited for a time slice.
+# Calls that take longer than this have waited for a time slice.
 SLOW_S = 2e-3
 NAMES = {"normal": "normal", "batch": "SCHED_BATCH"}
 
 
 def threads() -> dict[str, tuple[float, int]]:
-    """Name of each thread of this process → its CPU time in seconds, and its involuntary switches."""
+    """Return the name of each thread of this process → its CPU time in seconds, and its involuntary switches."""
     used: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for thread in Path("/proc/self/task").iterdir():
         name = (thread / "comm").read_text().strip()
@@ -58,17 +58,17 @@ def threads() -> dict[str, tuple[float, int]]:
 
 
 def wait_in_line() -> None:
-    """Run gloo's loop threads under SCHED_BATCH: they preempt no thread when they wake. The remedy, whole."""
+    """Run gloo's loop threads under SCHED_BATCH: they preempt no thread when they wake. This is the whole remedy."""
     for thread in Path("/proc/self/task").iterdir():
         if (thread / "comm").read_text().strip() == LOOP:
             os.sched_setscheduler(int(thread.name), os.SCHED_BATCH, os.sched_param(0))
 
 
-def rank(number: int, asked: argparse.Namespace, scheduling: str, place: str) -> None:
-    """Repeat the call; write what was seen into a file."""
+def rank(number: int, args: argparse.Namespace, scheduling: str, place: str) -> None:
+    """Repeat the call as one rank; write its times, returns and threads into a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=number, world_size=asked.ranks)
-    tensor = torch.zeros(asked.bytes // 4)
+    dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=number, world_size=args.ranks)
+    tensor = torch.zeros(args.bytes // 4)
     dist.all_reduce(tensor)
     if scheduling == "batch":
         wait_in_line()
@@ -77,7 +77,7 @@ def rank(number: int, asked: argparse.Namespace, scheduling: str, place: str) ->
     count = ctypes.CDLL(None).epoll_returns
     count.restype = ctypes.c_ulong
     before, times, returns = threads(), [], [count()]
-    for _ in range(asked.calls):
+    for _ in range(args.calls):
         began = time.perf_counter()
         dist.all_reduce(tensor)
         times.append(time.perf_counter() - began)
@@ -87,34 +87,34 @@ def rank(number: int, asked: argparse.Namespace, scheduling: str, place: str) ->
         name: (seconds - before.get(name, (0.0, 0))[0], switches - before.get(name, (0.0, 0))[1])
         for name, (seconds, switches) in after.items()
     }
-    seen = {"times": times, "returns": np.diff(returns).tolist(), "threads": used}
-    Path(place, f"rank{number}.json").write_text(json.dumps(seen))
+    record = {"times": times, "returns": np.diff(returns).tolist(), "threads": used}
+    Path(place, f"rank{number}.json").write_text(json.dumps(record))
     dist.barrier()
 
 
-def launch(asked: argparse.Namespace, scheduling: str, library: Path) -> list[dict[str, Any]]:
-    """What each rank of fresh processes saw."""
+def launch(args: argparse.Namespace, scheduling: str, library: Path) -> list[dict[str, Any]]:
+    """Start ranks in new processes; return the record of each rank."""
     with tempfile.TemporaryDirectory() as place:
         own = [sys.executable, __file__, *sys.argv[1:], "--scheduling", scheduling, "--place", place]
         preload = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))  # tools.gloo_patch, if asked for
         environment = os.environ | {"LD_PRELOAD": preload, "GLOO_SOCKET_IFNAME": "lo"}
-        processes = [subprocess.Popen([*own, "--rank", str(number)], env=environment) for number in range(asked.ranks)]
+        processes = [subprocess.Popen([*own, "--rank", str(number)], env=environment) for number in range(args.ranks)]
         if any(process.wait(600) for process in processes):
             sys.exit("a rank failed")
-        return [json.loads(Path(place, f"rank{number}.json").read_text()) for number in range(asked.ranks)]
+        return [json.loads(Path(place, f"rank{number}.json").read_text()) for number in range(args.ranks)]
 
 
-def table(seen: dict[str, list[list[dict[str, Any]]]]) -> str:
-    """A row for each scheduling: ranges over the launches, each of which is a mean over its ranks."""
+def table(results: dict[str, list[list[dict[str, Any]]]]) -> str:
+    """Return a row for each scheduling: ranges over launches of means over ranks."""
     rows = []
-    for scheduling, launches in seen.items():
-        times = [np.array([of_rank["times"] for of_rank in ranks]) for ranks in launches]
-        returns = [np.mean([of_rank["returns"] for of_rank in ranks]) for ranks in launches]
-        slow = [np.mean(of_launch > SLOW_S) for of_launch in times]
+    for scheduling, launches in results.items():
+        times = [np.array([record["times"] for record in ranks]) for ranks in launches]
+        returns = [np.mean([record["returns"] for record in ranks]) for ranks in launches]
+        slow = [np.mean(durations > SLOW_S) for durations in times]
         rows.append(
             [
                 NAMES[scheduling],
-                _range([1e3 * of_launch.mean() for of_launch in times], ".2f"),
+                _range([1e3 * durations.mean() for durations in times], ".2f"),
                 _range([100 * share for share in slow], ".0f"),
                 _range(returns, ".0f"),
             ]
@@ -124,12 +124,12 @@ def table(seen: dict[str, list[list[dict[str, Any]]]]) -> str:
     )
 
 
-def of_threads(seen: dict[str, list[list[dict[str, Any]]]], calls: int) -> str:
-    """A row for each scheduling and thread: CPU time and involuntary switches of a call, ranges over the launches."""
+def of_threads(results: dict[str, list[list[dict[str, Any]]]], calls: int) -> str:
+    """Return a row per scheduling and thread: CPU time and involuntary switches per call, as ranges over launches."""
     rows = []
-    for scheduling, launches in seen.items():
-        for name in sorted({name for ranks in launches for of_rank in ranks for name in of_rank["threads"]}):
-            used = [np.mean([of_rank["threads"].get(name, (0, 0)) for of_rank in ranks], axis=0) for ranks in launches]
+    for scheduling, launches in results.items():
+        for name in sorted({name for ranks in launches for record in ranks for name in record["threads"]}):
+            used = [np.mean([record["threads"].get(name, (0, 0)) for record in ranks], axis=0) for ranks in launches]
             microseconds, switches = [1e6 * seconds / calls for seconds, _ in used], [n / calls for _, n in used]
             if max(microseconds) >= 1:
                 rows.append([NAMES[scheduling], name, _range(microseconds, ".0f"), _range(switches, ".2f")])
@@ -142,12 +142,12 @@ def _range(values: list[Any], form: str) -> str:
     return low if low == high else f"{low} – {high}"
 
 
-def picture(seen: dict[str, list[list[dict[str, Any]]]], asked: argparse.Namespace) -> Figure:
-    """Share of the calls in which `epoll_wait` returned more often than this; both schedulings."""
+def picture(results: dict[str, list[list[dict[str, Any]]]], args: argparse.Namespace) -> Figure:
+    """Draw the share of calls with at least x returns of `epoll_wait`, for both schedulings."""
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    for (scheduling, launches), line in zip(seen.items(), ("-", "--"), strict=True):
-        returns = np.sort(np.concatenate([of_rank["returns"] for ranks in launches for of_rank in ranks]))
+    for (scheduling, launches), line in zip(results.items(), ("-", "--"), strict=True):
+        returns = np.sort(np.concatenate([record["returns"] for ranks in launches for record in ranks]))
         share = 100 * (1 - np.arange(len(returns)) / len(returns))
         axes.step(returns.clip(1), share, line, label=f"loop thread {NAMES[scheduling]}: mean {returns.mean():.0f}")
     axes.set(xscale="log", yscale="log", ylim=(0.1, 130))
@@ -156,8 +156,8 @@ def picture(seen: dict[str, list[list[dict[str, Any]]]], asked: argparse.Namespa
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    size = f"{asked.bytes // 1024} KiB" if asked.bytes >= 1024 else f"{asked.bytes} B"
-    axes.set_title(f"gloo's event loop in an all-reduce of {size} with {asked.ranks} ranks", loc="left", fontsize=10.5)
+    size = f"{args.bytes // 1024} KiB" if args.bytes >= 1024 else f"{args.bytes} B"
+    axes.set_title(f"gloo's event loop in an all-reduce of {size} with {args.ranks} ranks", loc="left", fontsize=10.5)
     return figure
 
 
@@ -170,21 +170,21 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     for own in ("--rank", "--scheduling", "--place"):
         parser.add_argument(own, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.rank is not None:
-        rank(int(asked.rank), asked, asked.scheduling, asked.place)
+    args = parser.parse_args()
+    if args.rank is not None:
+        rank(int(args.rank), args, args.scheduling, args.place)
         return
-    seen: dict[str, list[list[dict[str, Any]]]] = {"normal": [], "batch": []}
+    results: dict[str, list[list[dict[str, Any]]]] = {"normal": [], "batch": []}
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "shim.c"), Path(folder, "shim.so")
         source.write_text(SHIM)
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        for _ in range(asked.turns):
-            for scheduling, launches in seen.items():
-                launches.append(launch(asked, scheduling, library))
-    print(table(seen), of_threads(seen, asked.calls), sep="\n\n")
-    if asked.picture is not None:
-        picture(seen, asked).savefig(asked.picture, dpi=120)
+        for _ in range(args.turns):
+            for scheduling, launches in results.items():
+                launches.append(launch(args, scheduling, library))
+    print(table(results), of_threads(results, args.calls), sep="\n\n")
+    if args.picture is not None:
+        picture(results, args).savefig(args.picture, dpi=120)
 
 
 if __name__ == "__main__":

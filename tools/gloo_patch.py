@@ -1,10 +1,10 @@
 """Try a change of gloo's event loop without building gloo: `python -m tools.gloo_patch FOLDER`.
 
-Where `Pair::handleEvents` finds the pair's lock taken, it returns, and the loop asks again at once. Its try is an
-imported function, so a preloaded library can yield or sleep there, in gloo's loop thread only. Out: the library, and
+If `Pair::handleEvents` finds the pair's lock taken, it returns, and the loop polls again at once. It tries the lock by
+an imported function, so a preloaded library can yield or sleep there, in gloo's loop thread only. Out: the library, and
 for each change an interpreter that loads it: FOLDER/python-yield, -sleep20, -sleep50 and -sleep100 (µs), and
 python-same, which loads it and changes nothing; compare by `collbench ab gloo-stalls --b python=FOLDER/python-yield`.
-Needs Linux, a C compiler, and a gloo that names its thread, as that of torch 2.13 does.
+Needs Linux, a C compiler, and a gloo that names its thread, as gloo of torch 2.13 does.
 """
 
 import argparse
@@ -40,7 +40,7 @@ int pthread_mutex_trylock(pthread_mutex_t *mutex) {
     return taken;
 }
 """
-# Microseconds to sleep; 0 yields, below 0 nothing is changed.
+# Microseconds to sleep; 0 yields, a negative number changes nothing.
 CHANGES = {"same": -1, "yield": 0, "sleep20": 20, "sleep50": 50, "sleep100": 100}
 
 

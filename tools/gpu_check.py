@@ -1,10 +1,10 @@
-"""What only a GPU can tell, in ten minutes: fifteen steps, each with what is expected beside what was measured.
+"""Check in ten minutes what only a GPU can show: fifteen steps, each with the expected and the measured value.
 
-`make gpu-check` runs them and writes results/gpu-check.md, and gpu-check.log with what the commands printed. Steps
-on a `Device` run on a simulated one in tests, too; the others run CollBench's own commands. Names of steps may follow
-the command: `python -m tools.gpu_check calibration`.
-A step that fails does not keep the next one from running. Exit code: 0 if all is as expected, 1 if something is not, 3
-without a GPU.
+`make gpu-check` runs them and writes results/gpu-check.md, and gpu-check.log with the output of the commands. Steps
+on a `Device` also run on a simulated device in tests; the other steps run CollBench's own commands. Names of steps may
+follow the command: `python -m tools.gpu_check calibration`.
+A failed step does not prevent the next steps. Exit code: 0 if all results are as expected, 1 if one is not, 3 without a
+GPU.
 """
 
 import json
@@ -37,22 +37,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results" / "gpu-check.md"
 LOG = PAGE.with_suffix(".log")
 MIB = 2**20
-# Of the memory's peak bandwidth, what a copy of large buffers reaches.
+# Share of the memory's peak bandwidth that a copy of large buffers reaches.
 SHARE_OF_PEAK = (0.7, 1.02)
-# CaseTimer against a bare loop of the same calls; calls in either, and calls before.
+# Allowed ratio of CaseTimer to a bare loop of the same calls; calls of each; warm-up calls.
 RATIO, CALLS, WARMUP = (0.97, 1.03), 40, 5
-# Calibrations of one GPU differ by this share at most, whatever was before.
+# Calibrations of one GPU differ at most by this share, after work and after idling, too.
 CALIBRATIONS_AGREE = 0.05
-# Two events behind other work, with nothing between them.
+# Most time between two events that follow other work, with nothing between them.
 MOST_EMPTY_PAIR_NS = 5_000
-# cuDeviceGetCount in a process in which nothing has initialised CUDA.
+# Result of cuDeviceGetCount in a process that has not initialised CUDA.
 NOT_INITIALIZED = "3"
 SHORT = "sampling={warmup: 2, iterations: 20}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One line of the page. good: whether it is as expected; None if it could not be tried."""
+    """One line of the page; `good` is None if the step could not be tried."""
 
     step: str
     expected: str
@@ -62,14 +62,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What steps on a device need. sleep: keeps the stream busy for so many cycles. copy: a call that copies so many
-    bytes. work: enqueues milliseconds of arithmetic. rest_s: for how long the GPU idles before a step that wants it so.
-    """
+    """A device, and its functions for steps."""
 
     device: Device
+    # Keep the stream busy for a number of cycles; return a call that copies a number of bytes; enqueue arithmetic.
     sleep: Callable[[int], object]
     copy: Callable[[int], Call]
     work: Action
+    # Seconds of idling before the last calibration.
     rest_s: float
     memory_bytes_per_s: float
 
@@ -84,7 +84,7 @@ class _Calls(Workload):
 
 # ── steps on a device ────────────────────────────────────────────────────────────────────────────
 def calibration(rig: Rig) -> Outcome:
-    """At once, after work and after idling."""
+    """Calibrate at once, after work and after idling."""
     rates = [cycles_a_ns(rig.device, rig.sleep)]
     rig.work()
     rig.device.synchronize()
@@ -98,7 +98,7 @@ def calibration(rig: Rig) -> Outcome:
 
 
 def empty_pairs(rig: Rig) -> Outcome:
-    """Two events with nothing between them: on an idle stream, and behind other work."""
+    """Time two events with nothing between them: on an idle stream, and after other work."""
     device = rig.device
     before, after = device.event(), device.event()
     idle = []
@@ -116,10 +116,10 @@ def empty_pairs(rig: Rig) -> Outcome:
 
 
 def copy_of(nbytes: int) -> Callable[[Rig], Outcome]:
-    """The step for one size."""
+    """Return the step for one size."""
 
     def step(rig: Rig) -> Outcome:
-        """A copy whose time follows from the memory's bandwidth: it reads and writes every byte."""
+        """Time a copy: its time follows from the memory's bandwidth, as it reads and writes every byte."""
         low, high = SHARE_OF_PEAK
         share = 2 * nbytes / _timed_ns(rig, rig.copy(nbytes)) * 1e9 / rig.memory_bytes_per_s
         expected = f"{low:.0%} to {high:.0%} of {rig.memory_bytes_per_s / 1e9:.0f} GB/s"
@@ -129,7 +129,7 @@ def copy_of(nbytes: int) -> Callable[[Rig], Outcome]:
 
 
 def bare_loop(rig: Rig) -> Outcome:
-    """The suite's time of a call against a bare loop of the same calls between two events."""
+    """Compare the suite's time of a call with a bare loop of the same calls between two events."""
     device, call = rig.device, rig.copy(256 * MIB)
     before, after = device.event(), device.event()
     for _ in range(WARMUP):
@@ -149,7 +149,7 @@ def _case() -> Case:
 
 
 def _timed_ns(rig: Rig, call: Call) -> float:
-    """Mean ns of a call by the suite, without those that have dispatching in them."""
+    """Return the suite's mean ns per call, without calls that are bound by dispatching."""
     timer = CaseTimer(_Calls(call), _case(), rest, rest, rig.device, rest)
     timings = timer.measure(WARMUP + CALLS)
     bound = timings.get("dispatch_bound", [False] * (WARMUP + CALLS))
@@ -160,7 +160,7 @@ def _timed_ns(rig: Rig, call: Call) -> float:
 
 # ── steps that run commands ──────────────────────────────────────────────────────────────────────
 class Commands:
-    """CollBench's commands in a folder of their own. log: a file that gets what they print."""
+    """Run CollBench's commands in their own folder. log: the file for their output."""
 
     def __init__(self, folder: Path, log: Path) -> None:
         self.folder, self.log = folder, log
@@ -171,7 +171,7 @@ class Commands:
         return self.python(str(ROOT / "run_bench.py"), *arguments, folder=self.folder, seconds=seconds)
 
     def python(self, *arguments: str, folder: Path = ROOT, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-        """This Python, with arguments, in a folder."""
+        """Run this Python with arguments in a folder."""
         command = [sys.executable, *arguments]
         with self.log.open("a") as log:
             log.write(f"\n$ {shlex.join(command)}\n")
@@ -180,7 +180,7 @@ class Commands:
         return done
 
     def measured(self, name: str, *lines: str) -> tuple[int, str, list[Samples], list[dict[str, object]]]:
-        """Exit code, output, samples and launches of a run of a configuration."""
+        """Run a configuration; return its exit code, output, samples and launches."""
         path = self.folder / f"{name}.yaml"
         path.write_text("\n".join(["backends: [nccl]", "launches: 1", SHORT.replace("=", ": ", 1), *lines, ""]))
         done = self("run", str(path), "--no-plots")
@@ -191,7 +191,7 @@ class Commands:
 
 
 def uuids(commands: Commands) -> Outcome:
-    """The GPU that CUDA uses is the one that NVML tells of."""
+    """Check that CUDA uses the GPU that NVML reports."""
     _, _, _, launches = commands.measured("uuids", "world_sizes: [1]", "operations: [all_reduce]", "sizes: [4KiB]")
     cuda = launches[0]["ranks"][0]["device_uuid"] if launches else None  # type: ignore[index]
     nvml = host.gpu_uuid(0)
@@ -201,14 +201,14 @@ def uuids(commands: Commands) -> Outcome:
 
 
 def fork(commands: Commands) -> Outcome:
-    """What the fork server loads leaves CUDA alone, which does not survive a fork."""
+    """Check that the modules of the fork server do not initialise CUDA, which does not survive a fork."""
     done = commands.python("-c", fork_program())
-    told = done.stdout.strip() or done.stderr.strip()[-80:]
-    return Outcome("fork server", f"cuDeviceGetCount gives {NOT_INITIALIZED}", told, told == NOT_INITIALIZED)
+    printed = done.stdout.strip() or done.stderr.strip()[-80:]
+    return Outcome("fork server", f"cuDeviceGetCount gives {NOT_INITIALIZED}", printed, printed == NOT_INITIALIZED)
 
 
 def fork_program() -> str:
-    """A program that loads what the fork server does, and prints whether something initialised CUDA."""
+    """Return a program that loads the fork server's modules, and prints whether CUDA has been initialised."""
     return f"""
 import ctypes
 from bench.machine import environment
@@ -219,69 +219,69 @@ print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
 
 
 def one_rank(commands: Commands) -> Outcome:
-    """The default sweep with one rank."""
+    """Run the default sweep with one rank."""
     done = commands("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
     return Outcome("bench-nccl with 1 rank", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
 
 
 def refused(commands: Commands) -> Outcome:
-    """Two ranks need two GPUs."""
+    """Check that a rank without its own GPU is refused."""
     wanted = host.machine().gpus + 1
     lines = (f"world_sizes: [{wanted}]", "operations: [all_reduce]", "sizes: [4KiB]")
     code, text, _, _ = commands.measured("refused", *lines)
-    said = sentence(notice(SkipNotice.TOO_FEW_GPUS, ranks=wanted, gpus=wanted - 1))
-    told = next((line for line in text.splitlines() if said in line), text.strip()[-80:])
-    good = code == 3 and said in told
-    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {told}", good)
+    reason = sentence(notice(SkipNotice.TOO_FEW_GPUS, ranks=wanted, gpus=wanted - 1))
+    shown = next((line for line in text.splitlines() if reason in line), text.strip()[-80:])
+    good = code == 3 and reason in shown
+    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {shown}", good)
 
 
 def shared(commands: Commands) -> Outcome:
-    """Two ranks on one GPU: right results, and no bandwidth."""
+    """Run two ranks on one GPU: results are right."""
     lines = ("world_sizes: [2]", "operations: [all_reduce]", "sizes: [4KiB, 1MiB]", "oversubscribe_gpu: true")
     code, _, samples, _ = commands.measured("shared", *lines)
-    good = code == 0 and len(samples) == 2 and not any(one.failure for one in samples)
+    good = code == 0 and len(samples) == 2 and not any(sample.failure for sample in samples)
     return Outcome("2 ranks on one GPU", "right results", f"{code}: {len(samples)} cases", good)
 
 
 def gpu_tests(commands: Commands) -> Outcome:
-    """`make test-gpu`."""
+    """Run the tests on a GPU, as `make test-gpu` does."""
     done = commands.python("-m", "pytest", "tests/test_gpu.py", "-m", "gpu", seconds=1200)
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
     return Outcome("tests on a GPU", "all pass", last[0], done.returncode == 0)
 
 
 def waiting(commands: Commands) -> Outcome:
-    """Operations that wait on the host have its times only, and nothing is enqueued before them."""
+    """Check that operations that wait on the host have host times only, without delay before them."""
     lines = ("world_sizes: [1]", "operations: [barrier, all_gather_object]", "sizes: [4KiB]")
     code, _, samples, _ = commands.measured("waiting", *lines)
-    timed = [one.timed for one in samples if one.timed is not None]
-    unbound = all(one.usage is not None and one.usage.dispatch_bound is None for one in samples)
+    timed = [sample.timed for sample in samples if sample.timed is not None]
+    unbound = all(sample.usage is not None and sample.usage.dispatch_bound is None for sample in samples)
     good = code == 0 and len(timed) == 2 and unbound and all(timings.host_ns is None for timings in timed)
     return Outcome("operations that wait on the host", "host times only", f"{code}: {len(timed)} cases", good)
 
 
 def health(commands: Commands) -> Outcome:
-    """NVML counts while ranks run."""
+    """Check that NVML is sampled while ranks run."""
     lines = ("world_sizes: [1]", "operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]")
     _, _, _, launches = commands.measured("health", *lines)
-    told = launches[0].get("health", {}) if launches else {}
-    good = isinstance(told, dict) and any(part.get("gpus") for part in told.values())
-    return Outcome("health of a launch", "something counted", json.dumps(told)[:120], good)
+    counts = launches[0].get("health", {}) if launches else {}
+    good = isinstance(counts, dict) and any(part.get("gpus") for part in counts.values())
+    return Outcome("health of a launch", "something counted", json.dumps(counts)[:120], good)
 
 
 def equivalence(commands: Commands) -> Outcome:
-    """Whether ranks train the same model, with one rank on the GPU."""
+    """Run `equivalence` with one rank on the GPU: all strategies train the same model."""
     done = commands("equivalence", seconds=600)
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
     return Outcome("equivalence", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
 
 
 def training_step(commands: Commands) -> Outcome:
-    """A step of training with one rank on the GPU."""
+    """Run a step of training with one rank on the GPU."""
     lines = ("world_sizes: [1]", "training: {models: [tiny], strategies: [flat, ddp], rounds: 4}")
     code, text, samples, _ = commands.measured("step", *lines)
-    good = code == 0 and bool(samples) and not any(one.failure for one in samples)
+    good = code == 0 and bool(samples) and not any(sample.failure for sample in samples)
     shown = f"{code}: {len(samples)} cases" if good else f"{code}: {text.strip()[-120:]}"
     return Outcome("a training step on one GPU", "exit code 0", shown, good)
 
@@ -308,16 +308,16 @@ BY_COMMANDS: dict[str, Callable[[Commands], Outcome]] = {
 
 
 def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Collection[str] = ()) -> Iterator[Outcome]:
-    """All fifteen steps, or these. Without a rig, or without commands, those that need it say so.
+    """Run all fifteen steps, or those in `only`. Steps that lack a rig or commands report that they need a GPU.
 
-    rig: makes it, after the commands have ended: a GPU in exclusive mode is one process's alone.
+    rig: makes the rig, after the commands have ended: a GPU in exclusive mode is available to one process only.
     """
     for table, make in ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig)):
         means, failed = None, ""
         steps = {name: step for name, step in table.items() if not only or name in only}
         try:
             means = make() if steps else None
-        except Exception as error:  # a GPU that another process has to itself, for one
+        except Exception as error:  # such as a GPU that another process uses exclusively
             failed = f"{type(error).__name__}: {error}"[:200]
         for name, step in steps.items():
             about = (step.__doc__ or "").strip()
@@ -326,20 +326,20 @@ def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Coll
                 continue
             try:
                 yield step(means)  # type: ignore[operator]
-            except Exception as error:  # the other steps tell something, too
+            except Exception as error:  # other steps still give results
                 yield Outcome(name, about, f"{type(error).__name__}: {error}"[:200], False)
 
 
 def page(outcomes: list[Outcome], facts: str) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     words = {True: "as expected", False: "**NOT as expected**", None: "not tried"}
-    rows = [(one.step, one.expected, one.measured.replace("|", "/"), words[one.good]) for one in outcomes]
+    rows = [(line.step, line.expected, line.measured.replace("|", "/"), words[line.good]) for line in outcomes]
     table = tabulate(rows, ["step", "expected", "measured", ""], tablefmt="github")
     return f"# What a GPU says\n\nWritten by `make gpu-check`. {facts}.\n\n{table}\n"
 
 
 def rig_of(machine: Machine) -> Rig | None:
-    """The first GPU of this machine; None without one that torch can use."""
+    """Return a rig on the first GPU of this machine; None without a GPU that torch can use."""
     if "nccl" in machine.backends_missing:
         return None
     import torch
@@ -364,7 +364,7 @@ def rig_of(machine: Machine) -> Rig | None:
 
 
 def main(only: Sequence[str]) -> int:
-    """Run all steps, or those of these names, print and write the page."""
+    """Run all steps, or those with these names; print the results and write the page."""
     if unknown := set(only) - {*BY_COMMANDS, *ON_DEVICE}:
         print(
             f"no such step: {', '.join(unknown)}; the steps: {', '.join([*BY_COMMANDS, *ON_DEVICE])}", file=sys.stderr

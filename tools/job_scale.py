@@ -1,10 +1,10 @@
-"""What a job of many processes costs its rank 0: start-up, messages, files, memory, and one gather of timings.
+"""Measure the costs of rank 0 in a job of many processes: start-up, messages, files, memory, one gather of timings.
 
     python -m tools.job_scale      prints the table of docs/develop/scale.md (about 6 minutes on 4 cores)
 
 All processes run on this machine, which has far fewer cores than processes. So the cost of rank 0 is CPU time and
-memory of its own processes, which do not depend on how many share the cores; only the time to start does. The last rows
-say how each grows: the slope over the larger half of the sizes (1: in proportion), and what that gives for 4 096.
+memory of its own processes, which do not depend on the number of processes on the cores; only the start-up time does.
+The last columns give the growth: the slope over the larger half of the sizes (1: in proportion), and a fit for 4 096.
 """
 
 import json
@@ -43,7 +43,7 @@ launches: 3
 sampling: {{warmup: 1, iterations: 20}}
 timeout: 300s
 """
-# What a rank sends in one round of 16 cases, each with a block of 12 iterations.
+# Cases of a round and iterations of their blocks, which a rank sends in one gather; number of gathers.
 CASES, ITERATIONS, GATHERS = 16, 12, 5
 COLUMNS = (
     "first launch ready, s",
@@ -59,7 +59,7 @@ COLUMNS = (
 
 
 def job(n: int, folder: Path) -> tuple[float, ...]:
-    """All columns but that of gathering, from a real job of n processes."""
+    """Run a real job of n processes; return all columns apart from the column of gathering."""
     config = folder / "scale.yaml"
     config.write_text(CONFIG.format(n=n))
     with socket.socket() as free:
@@ -95,7 +95,7 @@ def job(n: int, folder: Path) -> tuple[float, ...]:
         statistics.median(ready[1:]),
         cpu_s,
         memory / 2**20,
-        max(one.peak_rss_bytes[0] for one in usage) / 2**20,
+        max(used.peak_rss_bytes[0] for used in usage) / 2**20,
         threads,
         (path / "samples.jsonl").stat().st_size / len(run.samples) / 1024,
         (path / "environment.json").stat().st_size / len(launches) / 1024,
@@ -103,7 +103,7 @@ def job(n: int, folder: Path) -> tuple[float, ...]:
 
 
 def gathering(context: RankContext, job: bytes) -> None:
-    """Entry of a rank that gathers invented timings, and sends the CPU time of one gather."""
+    """Run a rank that gathers invented timings, and sends the CPU time of one gather."""
 
     def work() -> dict[str, object]:
         with joined(context, "gloo", encoding.decoded(job, Job).settings.timeout_s) as group:
@@ -123,7 +123,7 @@ def gathering(context: RankContext, job: bytes) -> None:
 
 
 def gather_s(n: int) -> float:
-    """CPU seconds of one gather on rank 0 of n ranks."""
+    """Return the CPU seconds of one gather on rank 0 of n ranks."""
     settings = Settings(Sampling(1, 0.0, 4, None, 1.0, 4), seed=1, timeout_s=300.0, pool_bytes=0)
     launch = Launch("gloo", n, 1, (Case("all_reduce", "gloo", n, "float32", 1024),))
     with Launcher() as launcher:
@@ -140,13 +140,13 @@ def gather_s(n: int) -> float:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Exponent of the power law through the larger half of the sizes."""
+    """Return the exponent of a power law fitted to the larger half of the sizes."""
     half = len(SIZES) // 2
     return float(np.polyfit(np.log(SIZES[half:]), np.log(np.maximum(values[half:], 1e-9)), 1)[0])
 
 
 def fitted(values: Sequence[float]) -> float:
-    """A constant and a part in proportion to n, by relative least squares, at the size that is asked for."""
+    """Fit a constant and a part in proportion to n by relative least squares; return the value at ASKED_FOR."""
     matrix = np.array([[1.0, n] for n in SIZES]) / np.array(values)[:, None]
     constant, each = np.linalg.lstsq(matrix, np.ones(len(SIZES)), rcond=None)[0]
     return float(constant + each * ASKED_FOR)
@@ -157,10 +157,10 @@ def main() -> None:
     rows = []
     for n in SIZES:
         with tempfile.TemporaryDirectory(prefix="job-scale-") as folder:
-            found = list(job(n, Path(folder)))
-        found.insert(6, 1e3 * gather_s(n))
-        rows.append(found)
-        print(n, found, file=sys.stderr, flush=True)
+            figures = list(job(n, Path(folder)))
+        figures.insert(6, 1e3 * gather_s(n))
+        rows.append(figures)
+        print(n, figures, file=sys.stderr, flush=True)
     columns = list(zip(*rows, strict=True))
     shown = [[name, *(f"{value:.3g}" for value in values)] for name, values in zip(COLUMNS, columns, strict=True)]
     for line, values in zip(shown, columns, strict=True):

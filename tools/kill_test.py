@@ -1,11 +1,11 @@
-"""Kill or stop each process of a run and of an `ab`, interrupt runs at random: what is left, what a resume does.
+"""Kill or stop each process of a run and of an `ab`, or interrupt runs at random; check remains and a resume.
 
     python -m tools.kill_test --kills 10 --stops 2 --interrupts 50
 
-In: how often each. Out: a table with a row for each process that was killed (SIGKILL) or stopped (SIGSTOP), and one
-for Ctrl-C: exit codes, what was left of processes, shared memory and temporary files, and whether a resume measured
-exactly the rest. Exit code 1 if anything was left or a resume did otherwise. Where it may (root), it works in a
-/dev/shm of its own; elsewhere the files that other programs make there meanwhile count as left, too.
+In: numbers of trials. Out: a table with a row per killed (SIGKILL) or stopped (SIGSTOP) process, and for Ctrl-C: exit
+codes; remaining processes, shared memory and temporary files; and whether a resume measured exactly the missing cases.
+Exit code 1 if anything remains or a resume did otherwise. As root, it uses its own /dev/shm; else new files of other
+programs there count, too.
 """
 
 import argparse
@@ -42,23 +42,23 @@ timeout: 20s
 seed: 1
 """
 RUN = ("run", "short.yaml", "--no-plots")
-# Sides that differ in their variables have a process each.
+# Sides with different variables run in separate processes.
 AB = ("ab", "short.yaml", "--b", "OMP_NUM_THREADS=2", "--budget", "40s", "--undecided", "pass")
-# A run that has not ended by then hangs.
+# Seconds after which a run counts as hung; seconds that killed processes may take to free gigabytes and end.
 END_WAIT_S = 300.0
-# Processes that were killed need a moment to end, with gigabytes to free.
 GONE_WAIT_S = 20.0
-# For how long the process that measures stands still; others stand until the run ends.
+# Seconds for which the measuring process is stopped; other processes are stopped until the run ends.
 STOPPED_S = 5.0
 
 
 @dataclass
 class Outcomes:
-    """Of all trials of one kind. left, kept: what was left before, and after a resume. wrong: what a resume did."""
+    """The outcomes of all trials of one kind; `wrong` has the errors of commands and resumes."""
 
     codes: Counter[int] = field(default_factory=Counter)
     processes: list[str] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
+    # Names of temporary files that were left before a resume, and after it.
     left: Counter[str] = field(default_factory=Counter)
     kept: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -86,13 +86,13 @@ class Trial:
         return next(folders.runs(self.folder / "results"), None)
 
     def lines(self) -> bytes:
-        """The whole lines of samples.jsonl."""
+        """Return the complete lines of samples.jsonl."""
         run = self.run()
         content = (run / folders.SAMPLES).read_bytes() if run else b""
         return content[: content.rfind(b"\n") + 1]
 
     def processes(self) -> list[psutil.Process]:
-        """Those that work in the folder."""
+        """Return the processes that work in the folder."""
         here = []
         for process in psutil.process_iter():
             try:
@@ -104,7 +104,7 @@ class Trial:
 
 
 def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) -> None:
-    """Wait for the end of the command, note what it left, resume it and note what that did."""
+    """Wait for the end of the command, record its remains, resume the run, and check the resume."""
     try:
         _, err = process.communicate(timeout=END_WAIT_S)
     except subprocess.TimeoutExpired:
@@ -123,7 +123,7 @@ def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) ->
     outcomes.left.update(path.name.split("-")[0] for path in trial.temporary.iterdir())
     run = trial.run()
     if run is None:
-        outcomes.exact += 1  # it ended before it began
+        outcomes.exact += 1  # the command ended before the run began
     else:
         before, kept = samples_of(run), trial.lines()
         again = trial.start("resume", str(run), "--trust", "--no-plots")
@@ -141,7 +141,7 @@ def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) ->
 
 
 def samples_of(run: Path) -> dict[tuple[str, object, int], Samples]:
-    """By side, case and launch: what counts in the run."""
+    """Return the valid samples of a run, by side, case and launch."""
     places = [run / side for side in folders.SIDES] if folders.RunFolder(run).has_sides else [run]
     return {(place.name, s.case, s.launch): s for place in places for s in folders.read(place).samples}
 
@@ -150,7 +150,7 @@ def differs(
     before: dict[tuple[str, object, int], Samples], first: bytes,
     after: dict[tuple[str, object, int], Samples], lines: bytes, run: Path,
 ) -> str | None:  # fmt: skip
-    """What a resume did otherwise than to keep what there was and to measure the rest, each once; None if nothing."""
+    """Return what a resume did wrong, or None if it kept all samples and measured the missing cases, each once."""
     if not lines.startswith(first):
         return "it changed what was measured"
     missing = {key for key in after if key not in before or not before[key].final}
@@ -168,14 +168,14 @@ def differs(
 
 
 def wait_for_ranks(trial: Trial, process: "subprocess.Popen[str]", dice: random.Random) -> None:
-    """Until something has been measured, and then for a random while."""
+    """Wait until something has been measured, and then for a random time."""
     while process.poll() is None and not trial.lines():
         time.sleep(0.01)
     time.sleep(dice.random())
 
 
 def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
-    """The processes of a run, each with its part in it."""
+    """Yield the processes of a run, each with the name of its part."""
     yield "measuring process", main
     sides = iter("AB")  # A is started first
     for child in main.children():
@@ -195,14 +195,14 @@ def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
 def kill(
     words: tuple[str, ...], ranks: int, part: str, seed: str, how: signal.Signals = signal.SIGKILL
 ) -> Callable[[Outcomes], None]:
-    """A trial: the command, of which one process gets a signal. One that was stopped goes on when all has ended."""
+    """Return a trial that sends a signal to one process of the command; a stopped measuring process continues."""
 
     def trial(outcomes: Outcomes) -> None:
         dice, place = random.Random(seed), Trial(ranks, iterations=200)
         process = place.start(*words)
         wait_for_ranks(place, process, dice)
         deadline = time.monotonic() + END_WAIT_S
-        while process.poll() is None and time.monotonic() < deadline:  # between two launches there are no ranks
+        while process.poll() is None and time.monotonic() < deadline:  # there are no ranks between two launches
             try:
                 victim = dict(parts(psutil.Process(process.pid))).get(part)
                 if victim is not None:
@@ -212,7 +212,7 @@ def kill(
                 continue
         else:
             outcomes.wrong.append(f"there was no {part}")
-        if how == signal.SIGSTOP and part == "measuring process":  # nobody is left to notice: as Ctrl-Z and fg
+        if how == signal.SIGSTOP and part == "measuring process":  # nothing else reacts: continue, as after Ctrl-Z
             time.sleep(STOPPED_S)
             victim.send_signal(signal.SIGCONT)
         ended(place, process, outcomes)
@@ -221,7 +221,7 @@ def kill(
 
 
 def interrupt(seconds: float, seed: str) -> Callable[[Outcomes], None]:
-    """A trial: Ctrl-C after a random part of the time that a run takes."""
+    """Return a trial with Ctrl-C after a random part of the time that a run takes."""
 
     def trial(outcomes: Outcomes) -> None:
         place = Trial(ranks=4, iterations=60)
@@ -237,7 +237,7 @@ def interrupt(seconds: float, seed: str) -> Callable[[Outcomes], None]:
 
 
 def undisturbed_s() -> float:
-    """How long a run of the trials with Ctrl-C takes."""
+    """Return the seconds that a run of the trials with Ctrl-C takes without interruption."""
     began, place = time.monotonic(), Trial(ranks=4, iterations=60)
     place.start(*RUN).communicate()
     shutil.rmtree(place.folder)
@@ -245,7 +245,7 @@ def undisturbed_s() -> float:
 
 
 def in_own_shared_memory() -> None:
-    """Begin again with a /dev/shm that nobody else uses, where that is allowed."""
+    """Restart this program with its own /dev/shm if that is permitted."""
     again = [sys.executable, "-m", "tools.kill_test", *sys.argv[1:]]
     script = f'mount -t tmpfs none {SHARED} || exit 99; exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", script, "sh", *again]
@@ -263,37 +263,37 @@ def main() -> int:
     parser.add_argument("--interrupts", type=int, default=3)
     parser.add_argument("--only", choices=["run", "ab"], help="kill processes of this verb only")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     in_own_shared_memory()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
-    of_run = ["measuring process", "fork server", "resource tracker", *(f"rank {rank}" for rank in range(4))]
-    of_side = ["process", "fork server", "resource tracker", "rank 0", "rank 1"]
-    of_ab = ["measuring process", *(f"{part} of side {side}" for side in "AB" for part in of_side)]
-    kinds = [("run", RUN, 4, part) for part in of_run] + [("ab", AB, 2, part) for part in of_ab]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes of a shell ignore it
+    run_parts = ["measuring process", "fork server", "resource tracker", *(f"rank {rank}" for rank in range(4))]
+    side_parts = ["process", "fork server", "resource tracker", "rank 0", "rank 1"]
+    ab_parts = ["measuring process", *(f"{part} of side {side}" for side in "AB" for part in side_parts)]
+    kinds = [("run", RUN, 4, part) for part in run_parts] + [("ab", AB, 2, part) for part in ab_parts]
     trials = {
-        f"{name}: {part}": [kill(words, ranks, part, f"{asked.seed} {name} {part} {n}") for n in range(asked.kills)]
+        f"{name}: {part}": [kill(words, ranks, part, f"{args.seed} {name} {part} {n}") for n in range(args.kills)]
         for name, words, ranks, part in kinds
-        if asked.kills and asked.only in {None, name}
+        if args.kills and args.only in {None, name}
     }
     trials |= {
         f"{name}: {part}, stopped": [
-            kill(words, ranks, part, f"{asked.seed} {name} {part} stop {n}", signal.SIGSTOP) for n in range(asked.stops)
+            kill(words, ranks, part, f"{args.seed} {name} {part} stop {n}", signal.SIGSTOP) for n in range(args.stops)
         ]
         for name, words, ranks, part in kinds
-        if asked.stops and asked.only in {None, name}
+        if args.stops and args.only in {None, name}
     }
-    seconds = undisturbed_s() if asked.interrupts else 0.0
-    trials["run: Ctrl-C"] = [interrupt(seconds, f"{asked.seed} {number}") for number in range(asked.interrupts)]
+    seconds = undisturbed_s() if args.interrupts else 0.0
+    trials["run: Ctrl-C"] = [interrupt(seconds, f"{args.seed} {number}") for number in range(args.interrupts)]
     rows, good = [], True
-    for kind, of_kind in trials.items():
+    for kind, kind_trials in trials.items():
         outcomes = Outcomes()
-        for trial in of_kind:
+        for trial in kind_trials:
             trial(outcomes)
         codes = ", ".join(f"{code} ({count}×)" for code, count in sorted(outcomes.codes.items()))
         left = ", ".join(f"{name} ({count}×)" for name, count in outcomes.left.items()) or "nothing"
         rows.append(
-            [kind, len(of_kind), codes, outcomes.processes or "none", outcomes.shared or "nothing", left,
-             outcomes.kept or "nothing", f"{outcomes.exact} of {len(of_kind)}"]
+            [kind, len(kind_trials), codes, outcomes.processes or "none", outcomes.shared or "nothing", left,
+             outcomes.kept or "nothing", f"{outcomes.exact} of {len(kind_trials)}"]
         )  # fmt: skip
         print(*rows[-1], *outcomes.wrong, sep=" | ", file=sys.stderr, flush=True)
         good = good and not (outcomes.processes or outcomes.shared or outcomes.kept or outcomes.wrong)

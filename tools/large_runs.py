@@ -1,7 +1,7 @@
-"""Results of many ranks with late nodes, late ranks and slow links planted: what large runs leave, without the run.
+"""Write results of many ranks with planted late nodes, late ranks and slow links, as large runs would leave them.
 
-A node is `RANKS_A_NODE` ranks on one host. Ranks arrive with some jitter; an operation ends for all a while after
-the last one has come, as a collective does; a planted node's or rank's arrivals come a given delay later.
+A node is `RANKS_A_NODE` ranks on one host. Ranks arrive with some jitter; like a collective, an operation ends for all
+ranks some time after the last rank has arrived; ranks of a planted node, or planted ranks, arrive later by a delay.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bench.store import folders
 from bench.store.folders import Journal
 
 RANKS_A_NODE = 8
-# Times in nanoseconds: how late ranks come by themselves, and how long an operation takes once all have come.
+# Times in nanoseconds: mean jitter of arrivals; duration of an operation after all ranks have arrived.
 JITTER, TAKES = 50e3, 1e6
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
 Numbers = np.ndarray
@@ -32,7 +32,7 @@ def ranks_of(node: int) -> range:
 
 
 def collectives(count: int, ranks: int) -> tuple[Case, ...]:
-    """`count` cases of all-reduce, ten sizes of each buffer policy that there never was."""
+    """Return `count` cases of all-reduce, ten sizes for each of some invented buffer policies."""
     return tuple(
         Case("all_reduce", "gloo", ranks, "float32", 1024 * 2 ** (number % 10), buffers=f"pool{number // 10}")
         for number in range(count)
@@ -40,14 +40,14 @@ def collectives(count: int, ranks: int) -> tuple[Case, ...]:
 
 
 def arrivals(rng: np.random.Generator, iterations: int, ranks: int, late: Sequence[int], delay_s: float) -> Numbers:
-    """When each rank begins, in ns after the iteration could have begun."""
+    """Draw the start of each rank, in ns after the earliest possible start of the iteration."""
     arrive = rng.exponential(JITTER, (iterations, ranks))
     arrive[:, list(late)] += delay_s * 1e9
     return arrive
 
 
 def timed(rng: np.random.Generator, arrive: Numbers) -> Json:
-    """Start and duration rank by rank, as in samples.jsonl."""
+    """Return starts and durations, by rank, as in samples.jsonl."""
     iterations = len(arrive)
     end = arrive.max(axis=1, keepdims=True) + TAKES * rng.lognormal(0, 0.1, (iterations, 1))
     start = arrive + np.arange(iterations)[:, None] * 1e7
@@ -55,7 +55,7 @@ def timed(rng: np.random.Generator, arrive: Numbers) -> Json:
 
 
 def exchanges(rng: np.random.Generator, case: Case, cycles: int, slow: dict[tuple[int, int], float]) -> Json:
-    """Of a pairwise case: each pair takes as long as any, and this many times longer where it is slow."""
+    """Return timings of a pairwise case: all pairs take the same time, pairs in `slow` a multiple of it."""
     schedule = rounds(case.world_size)
     duration = np.zeros((cycles * len(schedule), case.world_size))
     for row in range(len(duration)):
@@ -66,7 +66,7 @@ def exchanges(rng: np.random.Generator, case: Case, cycles: int, slow: dict[tupl
 
 
 def scattered(rng: np.random.Generator, case: Case, iterations: int = 200) -> Json:
-    """Timings about 1 ms that scatter by a fifth, as ranks without any fault have them."""
+    """Return timings around 1 ms that scatter by a fifth, as of ranks without a fault."""
     shape = (iterations, case.world_size)
     start = np.arange(iterations)[:, None] * 1e7 + rng.integers(0, 10**5, shape)
     return {"start_ns": _rank_by_rank(start), "duration_ns": _rank_by_rank(1e6 * rng.lognormal(0, 0.2, shape))}
@@ -77,7 +77,7 @@ def _rank_by_rank(values: Numbers) -> list[list[int]]:
 
 
 def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dict[tuple[str, int], Json]) -> Path:
-    """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
+    """Write a run folder of `made` timings, by case key and launch; ranks report their host."""
     world_sizes = sorted({case.world_size for case in cases})
     blocks = tuple(
         Launch("gloo", ranks, launch, tuple(case for case in cases if case.world_size == ranks))
@@ -127,7 +127,7 @@ def large_run(
     iterations: int = 50,
     seed: int = 1,
 ) -> Path:
-    """A run of collectives in which these ranks are late."""
+    """Write a run of collectives in which these ranks are late."""
     rng = np.random.default_rng(seed)
     planned = collectives(cases, ranks)
     made = {
@@ -139,13 +139,13 @@ def large_run(
 
 
 def pairs_run(root: Path, slow: dict[tuple[int, int], float], ranks: int = 32, cycles: int = 12, seed: int = 1) -> Path:
-    """A run of pairwise exchanges in which these pairs, smaller rank first, take this many times as long."""
+    """Write a run of pairwise exchanges in which these pairs, smaller rank first, take a multiple of the time."""
     rng = np.random.default_rng(seed)
     case = Case("pairwise", "gloo", ranks, "float32", 2**20)
     return write(root, "pairs", [case], 1, {(case.key, 1): exchanges(rng, case, cycles, slow)})
 
 
 def across(node: int, ranks: int, factor: float) -> dict[tuple[int, int], float]:
-    """All pairs of one rank of a node and one of another node."""
+    """Return the factor for all pairs of a rank of this node and a rank of another node."""
     pairs = ((a, b) for a in range(ranks) for b in range(a + 1, ranks))
     return {pair: factor for pair in pairs if sum(rank in ranks_of(node) for rank in pair) == 1}

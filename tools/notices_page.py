@@ -1,4 +1,4 @@
-"""Writes docs/notices.md from the tables of sentences: every kind of notice, what it says, and what can be done.
+"""Write docs/notices.md from the tables of sentences: every kind of notice with its sentence and its remedy.
 
 `make docs` runs it.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.model.notices import NoticeKind
+from bench.model.units import counted
 from bench.report import notices
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notices.md"
@@ -24,12 +25,12 @@ summary.csv has the column `notices`. So a CI job can let some kinds pass and st
 collbench report --format json | jq -e 'all(.notices[].kind; . != "other-processes")'
 ```
 
-`make docs` writes this page. *Names* are replaced by values.
+`make docs` writes this page. *Names* are replaced by values. [errors.md](errors.md) lists errors.
 """
 
 
 def readable(template: str) -> str:
-    """A template with the names of its values in place of the values."""
+    """Return a template with the names of its values in place of the values."""
     return "".join(text + _named(name, spec) for text, name, spec, _ in string.Formatter().parse(template))
 
 
@@ -39,7 +40,7 @@ def _named(name: str | None, spec: str | None) -> str:
     shown = f"*{name.replace('_', ' ')}*"
     match (spec or "").partition(" "):
         case "count", _, noun:
-            return f"{shown} {noun}s"
+            return f"{shown} {counted(2, noun).partition(' ')[2]}"
         case "after", _, rest:
             return f"[{rest.partition('|')[0]}{shown}]"
         case "lead", _, rest:
@@ -48,14 +49,14 @@ def _named(name: str | None, spec: str | None) -> str:
 
 
 def sets() -> Iterator[tuple[type[NoticeKind], list[NoticeKind]]]:
-    """The sets of kinds, each with its kinds."""
+    """Yield the sets of kinds, each with its kinds."""
     kinds = list(notices.table())
     for each in dict.fromkeys(type(kind) for kind in kinds):
         yield each, [kind for kind in kinds if type(kind) is each]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for each, kinds in sets():
         rows = [
@@ -63,7 +64,7 @@ def page() -> str:
             for kind in kinds
         ]
         title = (each.__doc__ or "").strip().splitlines()[0].removesuffix(".")
-        parts.append(f"## {title}\n\n{tabulate(rows, ['kind', 'what it says', 'what to do'], tablefmt='github')}\n")
+        parts.append(f"## {title}\n\n{tabulate(rows, ['kind', 'sentence', 'remedy'], tablefmt='github')}\n")
     return "\n".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""What people write when they need a number: all-reduces between two clock readings, and no statistics.
+"""Time all-reduces between two clock readings, without statistics, as people do who need a number quickly.
 
 `torchrun --nproc-per-node 2 tools/plain_loop.py 1024 65536 1048576` prints a line for each size, in bytes. It uses
-nothing of CollBench; `tools.first_look` compares how soon its first number comes with how soon that of `run` does.
+no code of CollBench; `tools.first_look` compares the times until the first number of this script and of `run`.
 """
 
 import sys
@@ -14,7 +14,7 @@ WARM_UP, CALLS = 5, 20
 
 
 def mean_s(size: int) -> float:
-    """Mean seconds of an all-reduce of this many bytes, on this rank."""
+    """Return the mean seconds of an all-reduce of `size` bytes, on this rank."""
     tensor = torch.ones(size // 4)
     for _ in range(WARM_UP):
         dist.all_reduce(tensor)

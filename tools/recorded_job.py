@@ -1,8 +1,8 @@
-"""Train one of CollBench's models under DDP on gloo ranks; torch records the steps in three formats, one file a rank.
+"""Train a model of CollBench under DDP on gloo ranks; torch records the steps in three formats, one file per rank.
 
     python tools/recorded_job.py FOLDER [--ranks 8] [--model micro] [--late RANK]
 
-The files are written into the folder. With --late, a rank begins each backward pass 100 ms after the others.
+The files are written into the folder. With --late, one rank begins each backward pass 100 ms after the others.
 """
 
 import argparse
@@ -81,5 +81,5 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--model", choices=PRESETS, default="micro")
     parser.add_argument("--late", type=int, metavar="RANK")
-    asked = parser.parse_args()
-    record(asked.folder, asked.ranks, asked.model, asked.late)
+    args = parser.parse_args()
+    record(args.folder, args.ranks, args.model, args.late)

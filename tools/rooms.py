@@ -1,6 +1,6 @@
-"""Prints lines and files of each room of bench/ beside its budget, which a test keeps.
+"""Print the lines and files of each room of bench/ next to its budget, which a test enforces.
 
-`make lint` runs it. Who needs more lines than a budget has says in the commit what they buy, and takes something away.
+`make lint` runs it. A commit that exceeds a budget must state the benefit of the lines, and remove other code.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from tabulate import tabulate
 from bench.catalog import registry
 
 ROOT = Path(__file__).resolve().parents[1]
-# Room of the core, or package → most lines: those it had in November 2026, and 5 %.
+# Room of the core, or package → most lines: the lines of November 2026, plus 5 %.
 BUDGETS = {
     "model": 2275,
     "catalog": 1360,
@@ -35,22 +35,22 @@ BUDGETS = {
     "tune": 1925,
 }
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
-# 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
-# has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
+# 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each with a
+# kind, a sentence and a remedy in place of a text at the place of its detection. Fields have comments,
 # and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table;
 # 100 for its first times; 470 for notices that are stored, of skips, machines and imports: kinds, values, sentences;
-# 280 for what an installed wheel prints (show, schema, docs), launch files that start it, and pictures with bands,
+# 280 for output of an installed wheel (show, schema, docs), launch files that start it, and pictures with bands,
 # names on hovering and a style for papers; the picture of bits (75 lines) went.
 CORE = 27_785
 
 
 def folder_of(room: str) -> Path:
-    """The folder of a room of the core, or of a package."""
+    """Return the folder of a room of the core, or of a package."""
     return ROOT / "bench" / ("packages" if room in PACKAGES else "") / room
 
 
 def lines_of(folder: Path) -> tuple[int, int]:
-    """Number of Python files in a folder, and their lines."""
+    """Return the number of Python files in a folder, and of their lines."""
     counts = [path.read_text().count("\n") for path in folder.rglob("*.py")]
     return len(counts), sum(counts)
 

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas: of configurations, which editors complete the YAML with, and of `report --format json`.
+"""Write two JSON Schemas: of configurations, for completion of YAML in editors, and of `report --format json`.
 
 `make docs` runs it.
 """

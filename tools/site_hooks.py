@@ -1,7 +1,7 @@
-"""Hooks of mkdocs (mkdocs.yml): pages that lie outside docs/, and links to files that no page shows.
+"""Adapt mkdocs (mkdocs.yml) by hooks: add pages from outside docs/, and handle links to files that no page shows.
 
 README, CONTRIBUTING, CHANGELOG and proof/accuracy.md are pages of the site. A link to another file of the repository,
-such as an example, goes to `repo_url`; without that address, its text stays and the link goes.
+such as an example, points to `repo_url`; without that address, its text stays and the link is removed.
 """
 
 import posixpath
@@ -24,22 +24,22 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#)([^)#\s]*)(#
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that lie outside docs/."""
+    """Add the pages from outside docs/."""
     for page, source in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Let links mean what they mean in the repository."""
+    """Change links so that they point to the same targets as in the repository."""
     here = page.file.src_uri
     source = OUTSIDE.get(here, f"docs/{here}")
 
-    def target(found: re.Match[str]) -> str:
-        picture, text, address, anchor = found[1], found[2], found[3], found[4] or ""
+    def target(link: re.Match[str]) -> str:
+        picture, text, address, anchor = link[1], link[2], link[3], link[4] or ""
         place = posixpath.normpath(posixpath.join(posixpath.dirname(source), address))
         if not (ROOT / place).exists():
-            return found[0]  # mkdocs reports it
+            return link[0]  # mkdocs reports it
         inside = PAGE_OF.get(place, place.removeprefix("docs/") if place.startswith("docs/") else "")
         if inside and files.get_file_from_path(inside):
             return f"{picture}[{text}]({posixpath.relpath(inside, posixpath.dirname(here) or '.')}{anchor})"

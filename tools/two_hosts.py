@@ -1,8 +1,8 @@
 """Run a command on two hosts that are joined by a link of known rate and delay: `python -m tools.two_hosts -- …`.
 
-In: the rate, the one-way delay, and a command that mpirun starts on both hosts, such as `collbench ab …`. Out: what the
-command prints, and its status. The hosts are network namespaces with names of their own; Open MPI's mpirun reaches the
-second one by `ip netns exec` in place of ssh. Needs Linux, root, iproute2 and `make install-mpi`.
+In: the rate, the one-way delay, and a command that mpirun starts on both hosts, such as `collbench ab …`. Out: the
+output and status of the command. The hosts are network namespaces with their own names; Open MPI's mpirun reaches the
+second host by `ip netns exec` in place of ssh. Needs Linux, root, iproute2 and `make install-mpi`.
 """
 
 import os
@@ -19,7 +19,7 @@ from bench.model import units
 from bench.report.notices import sentence
 from proof import links
 
-# What mpirun calls in place of ssh: a name, then the words of a command.
+# The program that mpirun calls in place of ssh. Arguments: a name, then the words of a command.
 AGENT = """#!/bin/sh
 shift
 exec ip netns exec {namespace} unshare --uts sh -c 'hostname host1; eval "$0"' "$*"

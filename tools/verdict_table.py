@@ -1,8 +1,8 @@
 """Show several runs of `ab` in one table and one picture: `python -m tools.verdict_table NAME=RUN… [--picture FILE]`.
 
 In: the folders of runs of `collbench ab --each` with the same cases, each with a name. Out: a Markdown table with the
-ratio B/A of each case, those that are not decided in brackets; how many are; a picture of the ratios over the size
-with their intervals; with --cpu, the CPU time that a rank takes for a call, beside the time of the call.
+ratio B/A of each case, undecided cases in brackets; the number of decided cases; a picture of the ratios over the size
+with their intervals; with --cpu, the CPU time of a rank per call, next to the time of the call.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from bench.report.labels import ranks_text
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, size_axis
 from bench.store import folders
 
-# Panels beside each other.
+# Panels per row.
 ACROSS = 3
-# Operation → name of the run and its ranks → size in bytes → what changed.
+# Operation → name of the run and its ranks → size in bytes → change.
 Ratios = dict[str, dict[str, dict[int, Change]]]
 
 
 def ratios_of(runs: Mapping[str, Path]) -> Ratios:
-    """The changes of all runs, in the order of the runs."""
+    """Return the changes of all runs, in the order of the runs."""
     ratios: Ratios = {}
     for name, path in runs.items():
         changes = compare_sides(path).changes
@@ -44,7 +44,7 @@ def ratios_of(runs: Mapping[str, Path]) -> Ratios:
 
 
 def table(ratios: Ratios) -> str:
-    """A row for each operation and run, a column for each size."""
+    """Return a table with a row for each operation and run, and a column for each size."""
     sizes = sorted({size for lines in ratios.values() for line in lines.values() for size in line})
     rows = [
         [operation, name, *(_cell(line[size]) if size in line else "" for size in sizes)]
@@ -60,14 +60,14 @@ def _cell(change: Change) -> str:
 
 
 def decided(ratios: Ratios) -> str:
-    """Such as `39 of 40 cases are decided`."""
+    """Return a text such as `39 of 40 cases are decided: 30 SAME, 9 SLOWER, 1 INCONCLUSIVE`."""
     verdicts = [change.verdict for lines in ratios.values() for line in lines.values() for change in line.values()]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     return f"{len(verdicts) - verdicts.count(INCONCLUSIVE)} of {len(verdicts)} cases are decided: {counts}"
 
 
 def picture(ratios: Ratios, words: str) -> Figure:
-    """A panel for each operation; hollow points are not decided. words: what a ratio is, on its axis."""
+    """Draw a panel for each operation; undecided points are hollow. words: label of the axis of the ratios."""
     across = min(ACROSS, len(ratios))
     down = math.ceil(len(ratios) / across)
     figure = Figure(figsize=(0.4 + 3.1 * across, 0.8 + 2.3 * down), layout="constrained")
@@ -106,9 +106,9 @@ def picture(ratios: Ratios, words: str) -> Figure:
 
 
 def cpu_table(runs: Mapping[str, Path], operation: str) -> str:
-    """A row for each run and side, a column for each size: CPU time of a rank for a call and its barrier / time of it.
+    """Return a row per run and side, a column per size: CPU time of a rank per call with its barrier / time of a call.
 
-    Medians over launches. The CPU time has all calls of a case in it, those of the warm-up, too, and the verification.
+    Medians over launches. The CPU time includes all calls of a case, also of the warm-up, and the verification.
     """
     rows = []
     for name, path in runs.items():
@@ -135,15 +135,15 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--cpu", metavar="OPERATION")
     parser.add_argument("--words", default="time of B / time of A", help="on the axis of the picture")
-    asked = parser.parse_args()
-    runs = {name: Path(path) for name, _, path in (run.partition("=") for run in asked.runs)}
+    args = parser.parse_args()
+    runs = {name: Path(path) for name, _, path in (run.partition("=") for run in args.runs)}
     ratios = ratios_of(runs)
     print(table(ratios), decided(ratios), sep="\n\n")
-    if asked.cpu is not None:
-        print("", cpu_table(runs, asked.cpu), sep="\n")
-    if asked.picture is not None:
+    if args.cpu is not None:
+        print("", cpu_table(runs, args.cpu), sep="\n")
+    if args.picture is not None:
         with rc_context(STYLE):
-            picture(ratios, asked.words).savefig(asked.picture, dpi=120)
+            picture(ratios, args.words).savefig(args.picture, dpi=120)
 
 
 if __name__ == "__main__":

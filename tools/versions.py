@@ -1,10 +1,10 @@
-"""Does CollBench work with the oldest packages that pyproject.toml permits, and with the newest? `make versions`.
+"""Test CollBench with the oldest packages that pyproject.toml permits, and with the newest: `make versions`.
 
 In: the dependencies of pyproject.toml, the extra `mpi` among them, and every Python of CANDIDATES that is on PATH or
-below ~/.pyenv/versions. For each Python there are two environments: `lowest` has every lower bound exactly, or the
-lowest version with a wheel for this Python; `newest` has what pip chooses. In each, `doctor`, `run smoke` and the quick
-tests run. Out: docs/develop/versions.md, what the commands printed in build/versions.log, and exit code 1 if anything
-failed. The environments lie below build/, one at a time: one with a CUDA build of torch has 5 GB.
+below ~/.pyenv/versions. For each Python there are two environments: `lowest` has exactly the lower bounds, or the
+lowest version with a wheel for this Python; `newest` has the versions that pip chooses. In each, `doctor`, `run smoke`
+and the quick tests run. Out: docs/develop/versions.md, the output of the commands in build/versions.log, and exit code
+1 if anything failed. The environments are made in build/, one at a time: with a CUDA build of torch, one needs 5 GB.
 Options make it shorter: `python -m tools.versions --pythons 3.11 --bounds lowest --tests tests/test_cli.py`.
 """
 
@@ -35,8 +35,8 @@ PAGE, LOG = ROOT / "docs/develop/versions.md", ROOT / "build/versions.log"
 CANDIDATES = ("3.11", "3.12", "3.13", "3.14")
 LOWEST, NEWEST = "lowest", "newest"
 NEEDED_BYTES = 12 * 10**9
-LIMIT_S = 3600  # of a command
-# Of requirements-dev.txt, what the tests import.
+LIMIT_S = 3600  # per command
+# Packages of requirements-dev.txt that the tests import.
 OF_TESTS = ("pytest", "pytest-xdist", "hypothesis", "prometheus_client")
 SHOWN, RESULTS = ("torch", "numpy", "pydantic", "typer"), ("doctor", "run smoke", "tests")
 INSTALL = ("-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--only-binary", ":all:")
@@ -44,20 +44,20 @@ INSTALL = ("-m", "pip", "install", "--no-compile", "--disable-pip-version-check"
 
 @dataclass(slots=True)
 class Row:
-    """One environment. wanted: package → version that was asked for. installed: package → version that pip reports.
-    A result that is not "ok", or tests of which any failed, is in failures, too.
-    """
+    """One environment, and its results."""
 
     python: str
     bounds: str
+    # Package → requested version; package → version that pip reports.
     wanted: dict[str, str] = field(default_factory=dict)
     installed: dict[str, str] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
+    # Texts on results that are not "ok", and on failed tests.
     failures: list[str] = field(default_factory=list)
 
 
 def dependencies() -> list[Requirement]:
-    """What pyproject.toml asks for, with Open MPI and mpi4py; Ray is for jobs of Ray only."""
+    """Return the requirements of pyproject.toml, with Open MPI and mpi4py; Ray is for jobs of Ray only."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["mpi"])]
 
@@ -68,18 +68,18 @@ def lower_bound(requirement: Requirement) -> str:
 
 
 def pythons() -> dict[str, Path]:
-    """Minor version → interpreter. A name on PATH counts only if it runs: shims of pyenv exist for all versions."""
-    found = {}
+    """Return minor version → interpreter that runs; a name on PATH may be a shim of pyenv without its version."""
+    interpreters = {}
     for minor in CANDIDATES:
         below = sorted((Path.home() / ".pyenv/versions").glob(f"{minor}.*/bin/python{minor}"))
         for path in (*filter(None, [shutil.which(f"python{minor}")]), *below):
             if subprocess.run([path, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode == 0:
-                found.setdefault(minor, Path(path))
-    return found
+                interpreters.setdefault(minor, Path(path))
+    return interpreters
 
 
 def logged(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command's result; what it printed is added to the log."""
+    """Run a command, add its output to the log, and return its result."""
     clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     try:
         done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=LIMIT_S)
@@ -91,16 +91,16 @@ def logged(command: list[str | Path], folder: Path) -> subprocess.CompletedProce
 
 
 def lowest_with_wheel(python: Path, requirement: Requirement) -> str:
-    """The bound if pip finds a wheel of it, else the lowest version above it of which there is one."""
+    """Return the lower bound if pip finds a wheel of it, else the lowest version above it that has a wheel."""
     bound = lower_bound(requirement)
-    asked = logged([python, *INSTALL, "--dry-run", "--no-deps", f"{requirement.name}=={bound}"], ROOT)
-    if asked.returncode == 0:
+    trial = logged([python, *INSTALL, "--dry-run", "--no-deps", f"{requirement.name}=={bound}"], ROOT)
+    if trial.returncode == 0:
         return bound
-    return lowest_of(asked.stderr, bound)
+    return lowest_of(trial.stderr, bound)
 
 
 def lowest_of(complaint: str, bound: str) -> str:
-    """Of the versions that pip names when it finds none, the lowest above the bound that is not a preview."""
+    """Return the lowest version from the bound on, without previews, among the versions in a complaint of pip."""
     named = re.search(r"\(from versions: ([^)]*)\)", complaint)
     versions = [Version(text) for text in named[1].split(", ")] if named and named[1] != "none" else []
     above = [version for version in versions if version >= Version(bound) and not version.is_prerelease]
@@ -108,18 +108,18 @@ def lowest_of(complaint: str, bound: str) -> str:
 
 
 def environment(python: Path, folder: Path, row: Row) -> Path | None:
-    """An environment with all packages; None if pip could not make it."""
+    """Make an environment with all packages; return its interpreter, or None if pip failed."""
     logged([python, "-m", "venv", folder], ROOT)
     inside = folder / "bin/python"
     needed = dependencies()
     if row.bounds == LOWEST:
-        row.wanted = {one.name: lowest_with_wheel(inside, one) for one in needed}
-        asked = [f"{one.name}[{','.join(one.extras)}]=={row.wanted[one.name]}".replace("[]", "") for one in needed]
+        row.wanted = {need.name: lowest_with_wheel(inside, need) for need in needed}
+        specs = [f"{need.name}[{','.join(need.extras)}]=={row.wanted[need.name]}".replace("[]", "") for need in needed]
     else:
-        asked = [str(one) for one in needed]
+        specs = [str(need) for need in needed]
     pinned = (Requirement(line) for line in (ROOT / "requirements-dev.txt").read_text().split() if "==" in line)
-    tests = [str(one) for one in pinned if one.name in OF_TESTS]
-    done = logged([inside, *INSTALL, *asked, *tests], ROOT)
+    tests = [str(need) for need in pinned if need.name in OF_TESTS]
+    done = logged([inside, *INSTALL, *specs, *tests], ROOT)
     if done.returncode == 0:
         done = logged([inside, *INSTALL, "--no-deps", "--editable", str(ROOT)], ROOT)
     if done.returncode != 0:
@@ -127,15 +127,15 @@ def environment(python: Path, folder: Path, row: Row) -> Path | None:
         row.failures.append(f"pip: {errors[0] if errors else f'exit code {done.returncode}'}")
         return None
     listed = json.loads(logged([inside, "-m", "pip", "list", "--format", "json"], ROOT).stdout)
-    versions = {canonicalize_name(one["name"]): one["version"] for one in listed}
-    row.installed = {one.name: versions[canonicalize_name(one.name)] for one in needed}
+    versions = {canonicalize_name(need["name"]): need["version"] for need in listed}
+    row.installed = {need.name: versions[canonicalize_name(need.name)] for need in needed}
     return inside
 
 
 def judge(row: Row, python: Path, folder: Path, tests: list[str]) -> None:
     """Run CollBench and its tests in the environment."""
     for name, words in {"doctor": ["doctor"], "run smoke": ["run", "smoke", "--no-plots"]}.items():
-        done = logged([python, ROOT / "run_bench.py", *words], folder)  # results go with the environment
+        done = logged([python, ROOT / "run_bench.py", *words], folder)  # results are deleted with the environment
         row.results[name] = "ok" if done.returncode == 0 else f"exit code {done.returncode}"
         if done.returncode != 0:
             row.failures.append(f"{name}: {(done.stderr or done.stdout).strip().rpartition(chr(10))[2]}")
@@ -148,7 +148,7 @@ def judge(row: Row, python: Path, folder: Path, tests: list[str]) -> None:
 
 
 def counts(printed: str) -> str:
-    """Passed, skipped, and failed or in error, as pytest's last line has them."""
+    """Return the numbers of passed, skipped, and failed tests (or errors) in pytest's last line."""
     last = printed.strip().splitlines()[-1:]
     number = {word.rstrip("s"): int(count) for count, word in re.findall(r"(\d+) (\w+)", " ".join(last))}
     failed = number.get("failed", 0) + number.get("error", 0)
@@ -156,14 +156,14 @@ def counts(printed: str) -> str:
 
 
 def page(rows: list[Row], command: str, tests: list[str]) -> str:
-    """The two tables, and what failed."""
+    """Return the page: two tables, and the failures."""
     results = [
         [row.python, row.bounds]
         + [row.installed.get(name, "") for name in SHOWN]
         + [row.results.get(name, "not run") for name in RESULTS]
         for row in rows
     ]
-    packages = [[one.name, lower_bound(one), *(cell(row, one) for row in rows)] for one in dependencies()]
+    packages = [[need.name, lower_bound(need), *(cell(row, need) for row in rows)] for need in dependencies()]
     named = " ".join(f"`{name}`" for name in tests)
     failed = [f"- {row.python} {row.bounds}: {text}" for row in rows for text in row.failures]
     parts = [
@@ -183,7 +183,7 @@ def table(rows: list[list[str]], headers: list[str]) -> str:
 
 
 def cell(row: Row, requirement: Requirement) -> str:
-    """The installed version; where it is not the bound that was asked for, why."""
+    """Return the installed version, with a reason if it is not the lower bound that was requested."""
     version = row.installed.get(requirement.name, row.wanted.get(requirement.name, ""))
     wanted = row.wanted.get(requirement.name)
     bound = lower_bound(requirement)
@@ -196,22 +196,22 @@ def main(
     tests: Annotated[str, typer.Option(help="Files of tests, with commas between.")] = "tests",
 ) -> None:
     """Try CollBench with the oldest and the newest packages."""
-    found, files = pythons(), tests.split(",")
+    interpreters, files = pythons(), tests.split(",")
     LOG.parent.mkdir(exist_ok=True)
     LOG.write_text("")
     rows = []
-    for minor in (name for name in pythons_asked.split(",") if name in found):
+    for minor in (name for name in pythons_asked.split(",") if name in interpreters):
         for which in bounds.split(","):
             if shutil.disk_usage(ROOT).free < NEEDED_BYTES:
                 sys.exit(f"an environment needs {NEEDED_BYTES // 10**9} GB of disk for a while")
             row = Row(minor, which)
             with tempfile.TemporaryDirectory(prefix="versions-", dir=LOG.parent) as place:
-                inside = environment(found[minor], Path(place, "venv"), row)
+                inside = environment(interpreters[minor], Path(place, "venv"), row)
                 if inside is not None:
                     judge(row, inside, Path(place), files)
             rows.append(row)
             command = shlex.join(["python", "-m", "tools.versions", *sys.argv[1:]])
-            PAGE.write_text(page(rows, command, files), encoding="utf-8")  # at once: the next one takes minutes
+            PAGE.write_text(page(rows, command, files), encoding="utf-8")  # at once: the next environment takes minutes
             print(f"Python {minor}, {which}: {row.results}", *row.failures, sep="\n  ", flush=True)
     sys.exit(any(row.failures for row in rows))
 

@@ -1,4 +1,4 @@
-"""A virtual GPU: torch's CUDA code and ProcessGroupNCCL run on a machine without one, with device time by rule.
+"""Run torch's CUDA code and ProcessGroupNCCL on a machine without a GPU, with device times by rule.
 
-See README.md beside this file. `build` makes the libraries, `rig` has what a test needs.
+See README.md in this folder. `build` makes the libraries, `rig` has the functions that tests need.
 """

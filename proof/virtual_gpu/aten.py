@@ -1,12 +1,12 @@
-"""Compute torch's operations on a virtual GPU by the CPU's kernels, on the same memory, and charge time by rule.
+"""Compute torch's operations on a virtual GPU by the CPU's kernels, on the same memory, with times by rule.
 
 `install` overrides every operation of ATen that has a kernel for CUDA. A call becomes an operation of its stream: it is
-computed by the thread of the stream, behind all that was enqueued before, and takes the time of the rule (`kernel_us`,
-or for what only moves bytes `copy_us` and `copy_gbps`). Sizes of results come from torch's meta kernels. What has none,
-resizes its result or copies to or from the host is computed at once, when the bytes before it are there.
+computed by the thread of the stream, after all earlier operations, and takes the time of the rule (`kernel_us`, or
+`copy_us` and `copy_gbps` if it only moves bytes). Sizes of results come from torch's meta kernels. An operation that
+has no meta kernel, resizes its result, or copies to or from the host is computed at once, after the bytes before it.
 
 Left out: views, which compute nothing; attention in one kernel (the composite form is used); cuBLAS, cuDNN and other
-libraries, which nothing calls.
+libraries, which are never called.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ KEPT = {
     "set_.source_Storage_storage_offset", "resize_", "record_stream", "_reshape_alias", "alias",
     "unfold", "is_set_to", "_pin_memory", "is_pinned", "view_as_real", "view_as_complex", "_copy_from",
 }  # fmt: skip
-# Number of a call → what computes it. Those of a captured graph stay, for it is replayed.
+# Number of a call → the function that computes it. Calls of a captured graph are kept, because it is replayed.
 CALLS: dict[int, Callable[[], object]] = {}
 STAYING: set[int] = set()
 NUMBERS = itertools.count(1)
@@ -49,19 +49,19 @@ LIBRARY = torch.library.Library("aten", "IMPL")
 
 @COMPUTE
 def _compute(number: int) -> None:
-    """Called by the thread of a stream."""
+    """Compute a call; the thread of a stream calls this."""
     if not hasattr(ONE_THREAD, "set"):
-        torch.set_num_threads(1)  # more would split sums otherwise from time to time
+        torch.set_num_threads(1)  # with more threads, sums would not always be split in the same way
         ONE_THREAD.set = True
     try:
         (CALLS[number] if number in STAYING else CALLS.pop(number))()
-    except BaseException as error:  # nobody could catch it
+    except BaseException as error:  # no caller could catch it
         os.write(2, f"virtual GPU: an operation of torch failed: {error!r}\n".encode())
         os.abort()
 
 
 def nanoseconds(operation: str, args: tuple[Any, ...], device: int) -> int:
-    """How long an operation takes by rule."""
+    """Return the time of an operation by rule."""
     base = operation.partition(".")[0]
     if base in MOVES and (first := next((t for t in tensors(args) if t.is_cuda), None)) is not None:
         rule = [RULE(name, device, base.encode()) for name in (b"copy_us", b"copy_gbps")]
@@ -70,7 +70,7 @@ def nanoseconds(operation: str, args: tuple[Any, ...], device: int) -> int:
 
 
 def tensors(values: Any) -> Iterator[torch.Tensor]:
-    """All tensors in arguments or results."""
+    """Yield all tensors in arguments or results."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, list | tuple):
@@ -81,7 +81,7 @@ def tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the CPU upon the same memory."""
+    """Return a tensor of the CPU on the same memory."""
     storage = tensor.untyped_storage()
     nbytes = storage.nbytes()
     if nbytes == 0:
@@ -94,13 +94,13 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def mapped(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor], device: str) -> Any:
-    """Arguments with every CUDA tensor, device and generator replaced by one of another device."""
+    """Return arguments with every CUDA tensor, device and generator replaced by one of another device."""
     if isinstance(value, torch.Tensor):
         return tensor(value) if value.is_cuda else value
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device(device)
     if isinstance(value, torch.Generator) and value.device.type == "cuda":
-        if id(value) not in GENERATORS:  # with the other, so that no other generator gets its number
+        if id(value) not in GENERATORS:  # keep the original, too, so that no other generator gets its id
             GENERATORS[id(value)] = torch.Generator().manual_seed(value.initial_seed()), value
         return GENERATORS[id(value)][0]
     if isinstance(value, list | tuple):
@@ -111,12 +111,12 @@ def mapped(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor], device: s
 
 
 def without_data(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape on the device `meta`."""
+    """Return a tensor of the same shape on the device `meta`."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def on_cpu(operation: Any) -> Callable[..., Any]:
-    """The operation on the CPU; where it has no kernel there, its decomposition."""
+    """Return the operation on the CPU, or its decomposition if it has no CPU kernel."""
     other: list[Callable[..., Any]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -137,12 +137,12 @@ def on_cpu(operation: Any) -> Callable[..., Any]:
 
 
 class Override:
-    """What is called in place of the CUDA kernel of one operation."""
+    """The replacement for the CUDA kernel of one operation."""
 
     def __init__(self, name: str, operation: Any) -> None:
         self.name, self.operation, self.compute = name, operation, on_cpu(operation)
         schema = operation._schema
-        # Numbers come unwrapped where the schema has tensors.
+        # Arguments that are tensors in the schema, but may arrive as plain numbers.
         self.places = {
             i for i, argument in enumerate(schema.arguments) if str(argument.type) in {"Tensor", "Optional[Tensor]"}
         }
@@ -153,9 +153,9 @@ class Override:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = next((tensor for tensor in tensors([args, kwargs]) if tensor.is_cuda), None)
-        asked = kwargs.get("device")
-        if isinstance(asked, torch.device) and asked.type == "cuda":
-            device = torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
+        requested = kwargs.get("device")
+        if isinstance(requested, torch.device) and requested.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if requested.index is None else requested.index)
         else:
             device = first.device if first is not None else torch.device("cuda", torch.cuda.current_device())
         args = tuple(self._tensor(value, first) if i in self.places else value for i, value in enumerate(args))
@@ -185,18 +185,18 @@ class Override:
         return torch.scalar_tensor(value, dtype=first.dtype if fits else None)
 
     def _at_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether it copies to or from the host, or may change the size of a tensor that it is given."""
+        """Return whether the operation copies to or from the host, or may resize an argument."""
         return self.resizes or any(not tensor.is_cuda and tensor.dim() for tensor in tensors([args, kwargs]))
 
     def _results(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Any:
-        """Empty results of the right sizes; the first argument of an operation in place; None if they are unknown."""
+        """Return empty results of the right sizes, the first argument if in place, or None if the sizes are unknown."""
         if self.in_place:
             return args[0] if self.operation._schema.returns else ()
         try:
-            known = self.operation(*mapped(args, without_data, "meta"), **mapped(kwargs, without_data, "meta"))
+            shapes = self.operation(*mapped(args, without_data, "meta"), **mapped(kwargs, without_data, "meta"))
         except (NotImplementedError, RuntimeError, TypeError, ValueError, AssertionError):
             return None
-        if any(not tensor.is_meta for tensor in tensors(known)):
+        if any(not tensor.is_meta for tensor in tensors(shapes)):
             return None
 
         def empty(values: Any) -> Any:
@@ -204,7 +204,7 @@ class Override:
                 return torch.empty_strided(values.size(), values.stride(), dtype=values.dtype, device=device)
             return type(values)(map(empty, values)) if isinstance(values, list | tuple) else values
 
-        return empty(known)
+        return empty(shapes)
 
     def _computed_at_once(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device, stream: int, takes: int
@@ -212,21 +212,21 @@ class Override:
         WAIT(stream)
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-        def seen(tensor: torch.Tensor) -> torch.Tensor:
+        def recorded(tensor: torch.Tensor) -> torch.Tensor:
             pairs.append((tensor, on_host(tensor)))
             return pairs[-1][1]
 
-        host_args, host_kwargs = mapped(args, seen, "cpu"), mapped(kwargs, seen, "cpu")
+        host_args, host_kwargs = mapped(args, recorded, "cpu"), mapped(kwargs, recorded, "cpu")
         results = self._on_device(self.compute(*host_args, **host_kwargs), pairs, device)
 
-        def again() -> None:  # a graph computes it whenever it is replayed
+        def recompute() -> None:  # a graph calls it at each replay
             for result, values in zip(tensors(results), tensors(self.compute(*host_args, **host_kwargs)), strict=False):
                 if result.is_cuda and on_host(result).data_ptr() != values.data_ptr():
                     on_host(result).copy_(values)
 
-        self._enqueue(again if CAPTURING(stream) else lambda: None, stream, takes)
-        # What comes back to the host is waited for, as a copy to pageable memory is; here, for C++ would wait with the
-        # lock of Python that computing needs.
+        self._enqueue(recompute if CAPTURING(stream) else lambda: None, stream, takes)
+        # Results on the host are waited for, like a copy to pageable memory. The wait is here, because C++ would hold
+        # the lock of Python while it waits, and the computation needs this lock.
         to_host = self.name == "copy_" and not args[0].is_cuda
         waits = to_host and not kwargs.get("non_blocking") and not (len(args) > 2 and args[2])
         if waits or self.name == "_local_scalar_dense":
@@ -234,7 +234,7 @@ class Override:
         return results
 
     def _on_device(self, values: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> Any:
-        """Results as tensors of the device: those that were given, or new ones."""
+        """Return results as tensors of the device: the given tensors, or new tensors."""
         if isinstance(values, list | tuple):
             return type(values)(self._on_device(value, pairs, device) for value in values)
         if not isinstance(values, torch.Tensor):
@@ -249,7 +249,7 @@ class Override:
         if values.device.type != "cpu" or (self.name == "copy_" and values.numel()):
             return values
         result = torch.empty_strided(values.size(), values.stride(), dtype=values.dtype, device=device)
-        WAIT(torch.cuda.current_stream(device).cuda_stream)  # torch may fill new memory, to show who reads it too early
+        WAIT(torch.cuda.current_stream(device).cuda_stream)  # torch may fill new memory, to reveal reads before a write
         if values.numel():
             on_host(result).copy_(values)
         return result
@@ -264,7 +264,7 @@ class Override:
 
 
 def install() -> None:
-    """Override the operations. The choice between attention kernels asks for the device, and is forced here."""
+    """Override the operations, and force the attention kernel, because torch's choice depends on the device."""
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -274,13 +274,13 @@ def install() -> None:
             namespace, _, name = full_name.partition("::")
             if namespace != "aten" or name in KEPT:
                 continue
-            # copy_ is registered elsewhere.
+            # copy_ is registered under another dispatch key than CUDA.
             if name != "copy_" and not torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "CUDA"):
                 continue
             base, _, overload = name.partition(".")
             try:
                 operation = getattr(getattr(torch.ops.aten, base), overload or "default")
-            except AttributeError:  # of TorchScript alone
+            except AttributeError:  # exists only in TorchScript
                 continue
             if any(
                 result.alias_info is not None and not result.alias_info.is_write for result in operation._schema.returns

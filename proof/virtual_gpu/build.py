@@ -1,7 +1,7 @@
 """Build the stand-ins into an environment with a CUDA build of torch: `python -m proof.virtual_gpu.build .venv-cuda`.
 
 Three libraries, below `lib/virtual_gpu/` of the environment: the CUDA runtime and NCCL (preloaded), the driver and NVML
-(found by their names). What torch refers to and none of them has gets a function that says its name and ends the
+(found by their names). A symbol that torch needs and no library has gets a function that prints its name and ends the
 process. A .pth file lets every process of the environment override torch's operations when a rule is set.
 """
 
@@ -19,7 +19,7 @@ COMPILE = ("g++", "-std=c++17", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
 def symbols(library: Path, pattern: re.Pattern[str]) -> set[str]:
-    """Names of a library's symbols that fit."""
+    """Return the names of a library's symbols that match the pattern."""
     listed = subprocess.run(["nm", "-D", str(library)], capture_output=True, text=True, check=True).stdout
     return set(pattern.findall(listed))
 
@@ -53,7 +53,7 @@ def build(environment: Path) -> Path:
 
 
 def missing_functions(names: list[str]) -> str:
-    """C++ of functions that say their name and end the process."""
+    """Return C++ code of functions that print their name and end the process."""
     lines = [
         "#include <cstdio>",
         "#include <cstdlib>",

@@ -1,8 +1,8 @@
-"""Change modules as soon as a process imports them; a .pth file of the environment imports this.
+"""Change modules as soon as a process imports them; a .pth file of the environment imports this module.
 
 Torch's operations are overridden. With `timed_data 0` in the rule, timed calls of cases with `buffers: reused` move no
-bytes, and the suite checks the results of separate calls of all of them: moving 1 GiB takes this machine a thousand
-times what the rule says.
+bytes, and the suite checks the results of these cases in separate calls: to move 1 GiB takes this machine a thousand
+times longer than by the rule.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from types import ModuleType
 
 
 def _timed_calls_move_bytes() -> bool:
-    """Read here and not by the library, which a process without torch does not load."""
+    """Return the rule's `timed_data`. Read here: a process without torch does not load the library."""
     lines = Path(os.environ["VIRTUAL_GPU_RULE"]).read_text().splitlines()
     return ["timed_data", "0"] not in map(str.split, lines)
 

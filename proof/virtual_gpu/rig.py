@@ -1,4 +1,4 @@
-"""What tests and claims need of the virtual GPU: a rule, commands that run by it, and what the rule says of a call."""
+"""Use the virtual GPU in tests and claims: set a rule, run commands by it, and compute times of calls by it."""
 
 import contextlib
 import os
@@ -20,20 +20,20 @@ LIBRARIES = ENVIRONMENT / "lib" / "virtual_gpu"
 
 
 def missing() -> str | None:
-    """Why nothing can be run on virtual GPUs here; None if it can."""
+    """Return why nothing can be run on virtual GPUs here; None if it is possible."""
     if not (LIBRARIES / "libvirtual_gpu.so").exists():
         return "virtual GPUs are not built: make virtual-gpu"
     return None
 
 
 def variables(folder: Path, rule: Mapping[str, object]) -> dict[str, str]:
-    """Write the rule into a folder; the environment of a process that is to live by it.
+    """Write the rule into a folder; return the environment of a process that follows this rule.
 
     rule: lines of `rule.hpp`, such as {"gpus": 4, "bus_gbps@1": 100}.
     """
     path = folder / "rule"
     path.write_text("".join(f"{name} {value}\n" for name, value in rule.items()))
-    # Without the variable by which ranks find the package elsewhere: `run_bench.py` finds it beside itself.
+    # Without PYTHONSAFEPATH: `run_bench.py` finds the package in its own folder.
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
         "VIRTUAL_GPU_RULE": str(path),
@@ -45,7 +45,7 @@ def variables(folder: Path, rule: Mapping[str, object]) -> dict[str, str]:
 def run(
     folder: Path, rule: Mapping[str, object], *command: object, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """What a command of CollBench printed on virtual GPUs, and its exit code; two GPUs, if the rule says no number."""
+    """Run a command of CollBench on virtual GPUs, two unless the rule has another number; return its result."""
     environment = variables(folder, {"gpus": 2, **rule}) | {"PYTHONPATH": str(folder)}
     words = [str(PYTHON), str(ROOT / "run_bench.py"), *map(str, command)]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -56,7 +56,7 @@ def run(
 def measured(
     folder: Path, rule: Mapping[str, object], text: str, *more: str, code: int = 0, timeout: float = 600
 ) -> tuple[Run, str]:
-    """The run of a configuration on virtual GPUs, and what was printed. Raises AssertionError for another exit code."""
+    """Run a configuration on virtual GPUs; return run and output. Raises AssertionError for another exit code."""
     (folder / "c.yaml").write_text(text)
     done = run(folder, rule, "run", "c.yaml", "--no-plots", *more, timeout=timeout)
     assert done.returncode == code, done.stdout + done.stderr
@@ -65,7 +65,7 @@ def measured(
 
 
 def missing_hosts() -> str | None:
-    """Why several hosts cannot be had on this machine; None if they can."""
+    """Return why several hosts are impossible on this machine; None if they are possible."""
     try:
         renamed = subprocess.run(["unshare", "--uts", "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def missing_hosts() -> str | None:
 def on_hosts(
     folder: Path, rules: Sequence[Mapping[str, object]], *command: object, timeout: float = 900
 ) -> subprocess.CompletedProcess[str]:
-    """What the first of several hosts printed, each with its own name and rule, under torchrun; and its exit code."""
+    """Run a command under torchrun on hosts, each with its own name and rule; return the result on the first host."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -96,7 +96,7 @@ def on_hosts(
             subprocess.Popen(command_line, cwd=folder, env=variables(own, rule), start_new_session=True, **pipes)
         )
     try:
-        with ThreadPoolExecutor(len(started)) as threads:  # all pipes are read, or somebody would wait
+        with ThreadPoolExecutor(len(started)) as threads:  # all pipes are read, or a process would wait
             texts = [text for text, _ in threads.map(lambda process: process.communicate(timeout=timeout), started)]
     finally:
         for process in started:
@@ -107,13 +107,13 @@ def on_hosts(
 
 
 def clean() -> None:
-    """Remove what killed processes left in shared memory."""
+    """Remove files that killed processes left in shared memory."""
     for path in Path("/dev/shm").glob("virtual-gpu-*"):
         path.unlink(missing_ok=True)
 
 
 def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
-    """Bytes that a rank sends on a ring. size_bytes: as `bench.catalog.collectives` counts it."""
+    """Return the bytes that a rank sends on a ring. size_bytes: as defined in `bench.catalog.collectives`."""
     shares = {
         "all_reduce": 2 * (ranks - 1) / ranks,
         "all_gather": (ranks - 1) / ranks,
@@ -124,5 +124,5 @@ def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
 
 
 def collective_us(operation: str, size_bytes: int, ranks: int, rule: Mapping[str, float]) -> float:
-    """What the rule says of one call, in microseconds."""
+    """Return the time of one call by the rule, in microseconds."""
     return rule["latency_us"] + wire_bytes(operation, size_bytes, ranks) / (rule["bus_gbps"] * 1e3)

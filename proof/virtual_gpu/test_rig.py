@@ -1,7 +1,7 @@
-"""What CollBench reports on virtual GPUs is what their rule says; `make test-virtual-gpu` runs it.
+"""CollBench reports the times of the rule on virtual GPUs; `make test-virtual-gpu` runs these tests.
 
-Everything between CollBench and the stand-ins is torch's own: its CUDA code, ProcessGroupNCCL, DDP's reducer. Device
-times are held against arithmetic; no test asks how long anything takes on this machine.
+All code between CollBench and the stand-ins is torch's own: its CUDA code, ProcessGroupNCCL, DDP's reducer. Device
+times are compared with arithmetic; no test depends on times of this machine.
 """
 
 import os
@@ -22,7 +22,7 @@ from proof.virtual_gpu import rig
 from proof.virtual_gpu.rig import measured, run
 from tools import gpu_check
 
-# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; a test here presses it.
+# Processes that a shell starts in the background ignore Ctrl-C, and their children, too; a test here sends it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytestmark = pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
@@ -38,7 +38,7 @@ sampling: {warmup: 1, warmup_seconds: 0, iterations: 12}
 timeout: 60s
 seed: 1
 """
-# One case, which a test measures in many ways.
+# One case, which tests measure in many ways.
 ONE = """
 backends: [nccl]
 world_sizes: [2]
@@ -67,9 +67,9 @@ def test_device_times_are_those_of_the_rule(tmp_path):
 
 
 def test_tails_of_a_training_step_are_those_of_arithmetic():
-    """Six strategies, with torch's DDP: what is sent last meets no computing.
+    """The tails of six strategies, with torch's DDP, follow arithmetic: their last transfers overlap no computation.
 
-    A host that is late makes a tail longer once; what is not as arithmetic says would be so each time.
+    A late host makes a tail longer once; a wrong tail would be wrong each time.
     """
     held, lines = set(), []
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_every_operation_is_right_and_a_flipped_element_is_found_in_each(tmp_pat
 
 
 def test_a_graph_is_checked_where_its_timed_results_are_not_exact(tmp_path):
-    """Of `reused` buffers, one call on new data is captured and replayed; in bfloat16 a sum of 20 sums is no result."""
+    """With `reused` buffers, one call on new data is captured and replayed; 20 sums in bfloat16 cannot be verified."""
     text = ONE.replace("timeout", "dtypes: [bfloat16]\nmetrics: [graph]\nbuffers: reused\ntimeout")
     (sample,) = measured(tmp_path, {"flip_captured@1": 1}, text, code=1)[0].samples
     assert sample.failure.kind == "wrong" and sample.failure.rank == 1 and "after timing" in sample.failure.text
@@ -106,7 +106,7 @@ def test_a_graph_is_checked_where_its_timed_results_are_not_exact(tmp_path):
 
 @pytest.mark.slow
 def test_every_strategy_trains_the_same_model(tmp_path):
-    """The invariants of each are checked before it is timed; two of them that are exact have the same bits."""
+    """The invariants of each strategy are checked before it is timed; two exact strategies give the same bits."""
     text = (rig.ROOT / "configs" / "ddp-strategies.yaml").read_text().replace("[gloo]", "[nccl]")
     sets = ("launches=1", "operations=[]", "training.models=[nano]", "training.links=[real]", "training.rounds=2")
     measurements, shown = measured(tmp_path, {}, text, *(word for text in sets for word in ("--set", text)))
@@ -114,8 +114,8 @@ def test_every_strategy_trains_the_same_model(tmp_path):
 
 
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.slow  # arrivals are also of this machine's cores
-def test_a_late_gpu_is_named_and_nobody_where_all_are_equal(tmp_path):
+@pytest.mark.slow  # arrivals depend on this machine's cores, too
+def test_a_late_gpu_is_named_and_none_if_all_are_equal(tmp_path):
     for name, rule in {"equal": {}, "late": {"late_us@1": 200}}.items():
         (tmp_path / name).mkdir()
         measurements, shown = measured(tmp_path / name, RULE | rule, ONE)
@@ -123,15 +123,15 @@ def test_a_late_gpu_is_named_and_nobody_where_all_are_equal(tmp_path):
         assert named == ([1] if name == "late" else []), shown
 
 
-def test_a_gpu_with_slow_links_is_named_by_the_pairs_and_nobody_where_all_are_equal():
-    found, quiet = virtual.slow_link(None, 1)
-    assert (found.outcome, quiet.outcome) == (HOLDS, HOLDS), (found, quiet)
+def test_a_gpu_with_slow_links_is_named_by_the_pairs_and_none_if_all_are_equal():
+    slow, equal = virtual.slow_link(None, 1)
+    assert (slow.outcome, equal.outcome) == (HOLDS, HOLDS), (slow, equal)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(rig.missing_hosts() is not None, reason=str(rig.missing_hosts()))
 def test_a_slow_node_of_four_fails_the_gate(tmp_path):
-    """With fewer than four other nodes nobody can say of them what is usual."""
+    """With fewer than four nodes, the usual rate would be unknown."""
     (tmp_path / "gate.yaml").write_text(virtual.FLEET)
     rules = [virtual.RULE | {"gpus": 2, "memory_gib": 4, "bus_gbps": 320 if host == 2 else 400} for host in range(4)]
     done = rig.on_hosts(tmp_path, rules, "gate", "gate.yaml")
@@ -140,11 +140,11 @@ def test_a_slow_node_of_four_fails_the_gate(tmp_path):
 
 @pytest.mark.slow
 def test_gpu_check_is_red_in_the_right_step(tmp_path):
-    """All other steps on a device are as expected, also where nothing is wrong."""
+    """Only the step with a planted fault fails; all steps on a device are as expected without a fault."""
     copies = {"copy of 256 MiB", "copy of 1024 MiB"}
     wrongs = [({}, set()), ({"copy_gbps": 100}, copies), ({"ghz_low": 0.4, "rise_s": 60}, {"calibration, cycles a ns"})]
     for rule, red in wrongs:
-        # Copies that take several times what this machine needs to enqueue them.
+        # Copies that take several times longer than this machine needs to enqueue them.
         slower = {"gpus": 1, "memory_gib": 12, "copy_gbps": 300, "memory_mhz": 524}
         command = [rig.PYTHON, "-m", "tools.gpu_check", "fork and CUDA", *gpu_check.ON_DEVICE]
         environment = rig.variables(tmp_path, slower | rule)
@@ -161,7 +161,7 @@ def test_gpu_check_is_red_in_the_right_step(tmp_path):
 @pytest.mark.parametrize(
     ("rule", "fault", "kind", "words"),
     [
-        # In each process that is started, so that both cases fail.
+        # The fault is in each process that is started, so that both cases fail.
         ({"error_call.all_reduce@1": 9}, "", "raised", "rank 1 raised DistBackendError"),
         ({"async_error_call.all_reduce@1": 9}, "", "raised", "rank 1: NCCL error: remote process exited"),
         ({}, "kill", "killed", "rank 1 was ended by SIGKILL"),
@@ -170,7 +170,7 @@ def test_gpu_check_is_red_in_the_right_step(tmp_path):
     ],
     ids=["an error of NCCL", "an asynchronous error", "killed", "stopped", "hangs"],
 )
-def test_what_ends_a_rank_is_named_and_the_rest_is_measured(tmp_path, rule, fault, kind, words):
+def test_the_failure_of_a_rank_is_named_and_other_cases_are_measured(tmp_path, rule, fault, kind, words):
     text = ONE.replace("[64KiB]", "[64KiB, 128KiB]").replace("20s", "8s")
     if fault:
         text += f"faults: [{{do: {fault}, rank: 1, iteration: 4, size: 64KiB}}]\n"
