@@ -5,7 +5,7 @@ keys and options are left out. Names of other libraries stay: a call of another 
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 # A module, and the name of something that it defines.
@@ -96,7 +96,7 @@ class _Writer:
         else:
             defined = {node.name} if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else set(targets(node))
             self._top = node
-            self._locals = {name: number for number, name in enumerate(_local_names(node, defined))}
+            self._locals = {name: number for number, name in enumerate(local_names(node, defined))}
             if isinstance(node, ast.FunctionDef) and _describes_options(node):
                 yield from self._all(each for each in node.body if not _is_docstring(each))
             elif not _describes_options(node):
@@ -184,8 +184,11 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _local_names(node: ast.stmt, defined: set[str]) -> dict[str, None]:
-    """Return the names that a definition binds within itself, in their order."""
+def local_names(node: ast.AST, defined: Collection[str] = ()) -> dict[str, None]:
+    """Return the names that a definition binds within itself, in their order; nested functions count as its own.
+
+    So no function may use one name both as its own and as the module's (a test).
+    """
     found: dict[str, None] = {}
     for inner in ast.walk(node):
         match inner:
@@ -196,7 +199,7 @@ def _local_names(node: ast.stmt, defined: set[str]) -> dict[str, None]:
             case ast.FunctionDef(name=name) | ast.MatchMapping(rest=str(name)):
                 found[name] = None
     outer = {name for inner in ast.walk(node) if isinstance(inner, ast.Global) for name in inner.names}
-    return {name: None for name in found if name not in defined | outer}
+    return {name: None for name in found if name not in outer.union(defined)}
 
 
 def _describes_options(node: ast.stmt) -> bool:

@@ -9,11 +9,11 @@ import ast
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from proof.canonical import OWN, Name, Piece, fields_of, joined, pieces, targets
+from proof.canonical import OWN, Name, Piece, fields_of, joined, local_names, pieces, targets
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = re.compile(r"bench(\.packages\.\w+)?\.(report|cli\.(app|options|output|show|terminal|trust))\b")
@@ -95,9 +95,9 @@ class _Module:
         return list(self._references(name))
 
     def _references(self, name: str) -> Iterator[Name]:
-        for node in (inner for statement in self.defined[name] for inner in _used(statement)):
+        for node, local in (found for statement in self.defined[name] for found in _with_locals(statement)):
             match node:
-                case ast.Name(id=used):
+                case ast.Name(id=used) if used not in local:
                     yield from self._found(used)
                 case ast.Attribute(value=ast.Name(id=module), attr=used) if self._imported.get(module, "  ")[1] == "":
                     yield from _module(self._imported[module][0])._found(used)
@@ -137,6 +137,14 @@ def _names(statement: ast.stmt) -> Iterator[str]:
             yield statement.name
         case _:
             yield from targets(statement)
+
+
+def _with_locals(statement: ast.AST) -> Iterator[tuple[ast.AST, Collection[str]]]:
+    """Yield what a statement uses, each with the local names of its function."""
+    scopes = ast.iter_child_nodes(statement) if isinstance(statement, ast.ClassDef) else [statement]
+    for scope in scopes:
+        local = local_names(scope) if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef) else ()
+        yield from ((node, local) for node in _used(scope))
 
 
 def _used(node: ast.AST) -> Iterator[ast.AST]:

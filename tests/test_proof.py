@@ -1,6 +1,7 @@
 """The page of the proofs has the newest run of each claim; a claim whose code has changed since is not current."""
 
 import functools
+import symtable
 
 import pytest
 
@@ -80,6 +81,31 @@ def test_a_claim_rests_on_the_functions_that_it_uses(tmp_path, monkeypatch, name
     assert old in texts[name] and old != new
     texts[name] = texts[name].replace(old, new)
     assert (fingerprint() != before) == changes
+
+
+def tables_within(table):
+    yield table
+    for inner in table.get_children():
+        yield from tables_within(inner)
+
+
+def functions_of(table):
+    for inner in table.get_children():
+        yield from [inner] if inner.get_type() == "function" else functions_of(inner)
+
+
+def test_no_function_uses_one_name_both_as_its_own_and_as_the_modules():
+    """`proof.canonical` does not distinguish the scopes within a function."""
+    twofold = []
+    for path in [*(code.ROOT / "bench").rglob("*.py"), *(code.ROOT / "proof").rglob("*.py")]:
+        module = symtable.symtable(path.read_text(), path.name, "exec")
+        defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+        for function in functions_of(module):
+            symbols = [symbol for table in tables_within(function) for symbol in table.get_symbols()]
+            own = {each.get_name() for each in symbols if each.is_local() and not each.is_imported()}
+            others = {each.get_name() for each in symbols if each.is_global() and each.is_referenced()}
+            twofold += [(path.name, function.get_name(), name) for name in own & others & defined]
+    assert twofold == []
 
 
 def test_a_claim_rests_on_the_method_and_not_on_sentences():

@@ -98,7 +98,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
     package_blocks = [block for description in descriptions for block in description.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
     pages = "".join(f", {description.page}" for description in descriptions if description.leads)
-    folded = [section for description in descriptions for section in description.folded]
+    folded = [block for description in descriptions for block in description.folded]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
