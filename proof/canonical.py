@@ -88,8 +88,7 @@ class _Writer:
                     yield from self.definition(member)
                 elif not _is_docstring(member):
                     self._locals = {}
-                    names = {each.id for each in ast.walk(member) if isinstance(each, ast.Name)}
-                    assigned = set(targets(member)) & names
+                    assigned = set(targets(member))
                     for piece in self._node(member):
                         own = isinstance(piece, str) and piece.startswith(".") and piece[1:] in assigned
                         yield (ATTRIBUTE, piece[1:]) if own else piece

@@ -398,11 +398,13 @@ def test_no_text_has_retired_words():
 
 
 def names_of(path: Path) -> Iterator[str]:
-    """Yield the names that a module defines: functions, parameters and variables."""
+    """Yield the names that a module defines: functions, parameters, variables and, in lower case, classes."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield name
+            case ast.ClassDef(name=name):
+                yield name.lower()
 
 
 def test_no_name_is_a_retired_word():

@@ -172,7 +172,7 @@ class ByBackend:
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
         """See `ranks.Starter.start`; the job is a `LaunchJob`."""
-        assert isinstance(job, LaunchJob)  # noqa: S101 - nothing else tells of a backend
+        assert isinstance(job, LaunchJob)  # noqa: S101 - only a LaunchJob names a backend
         by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
         starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
         return starter.start(world_size, entry, job, log)

@@ -119,7 +119,7 @@ class JobFacts(TypedDict):
     ranks: Ranks
 
 
-class Told(TypedDict, total=False):
+class ReportedFacts(TypedDict, total=False):
     """The facts about the machine that an imported file reports."""
 
     tool: list[str]
@@ -141,7 +141,7 @@ class Session(TypedDict, total=False):
     after: Snapshot
     launches: list[LaunchFacts]
     # Facts that an imported file reports.
-    imported: Told
+    imported: ReportedFacts
 
 
 # ── manifest.json ────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
-from bench.model.facts import HostFacts, Manifest, Session, Told
+from bench.model.facts import HostFacts, Manifest, ReportedFacts, Session
 from bench.model.notices import CaseNotice
 from bench.model.pages import page as page_of
 from bench.model.projection import TABLES, grouped
@@ -381,7 +381,7 @@ def _circumstances(view: View) -> list[str]:
             f"{file.get('name')} (sha256 {str(file.get('sha256'))[:12]})" for file in run.imported.get("files", [])
         ]
         lines.append(f"**From**: {', '.join(run.imported.get('tool', []))}, imported; {', '.join(files)}")
-        machine: Told = session.get("imported", {})
+        machine: ReportedFacts = session.get("imported", {})
         where = [", ".join(machine.get("hosts", [])), str(machine.get("devices", ""))]
         if any(where):
             lines.append(f"**On** (as the file says): {': '.join(filter(None, where))}")
