@@ -69,7 +69,7 @@ def page() -> str:
         for kind, text in messages(path):
             fixed = "".join(text.split("*")[::2])
             if kind in texts and sum(map(str.isalpha, fixed)) >= LEAST_LETTERS and " " in fixed.strip():
-                texts[kind].add(" ".join(text.split()))
+                texts[kind].add(" ".join(text.replace("**", "* *").split()))
     parts = [HEAD]
     for kind, about in kinds().items():
         if texts[kind]:
