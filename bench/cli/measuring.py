@@ -29,6 +29,7 @@ from bench.model.facts import Measurements, RankFacts, Session
 from bench.model.records import Case, Json, Launch, Plan, Run, Samples
 from bench.planning import plan as planning
 from bench.report import wording
+from bench.report.notices import sentence
 from bench.store import folders, ledger
 from bench.store.encoding import SampleLine
 from bench.store.folders import Journal
@@ -330,7 +331,7 @@ def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, ba
     if blocking:
         raise StoreError(wording.refused_resume(path, recorded[-1], blocking))
     for difference in different:
-        say(f"note: {wording.changed_fact(difference)}", err=True)
+        say(f"note: {sentence(difference.notice)}", err=True)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ import ipaddress
 import os
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,6 +33,18 @@ def interface_of(address: str) -> str | None:
         if any(own.address.partition("%")[0] == address for own in addresses):
             return name
     return None
+
+
+def networks(addresses: Iterable[Any]) -> set[str]:
+    """Return the networks of an interface, such as `10.0.0.0/24`, from psutil's addresses; without link-local ones."""
+    found = set()
+    for address in addresses:
+        if address.family in {socket.AF_INET, socket.AF_INET6} and address.netmask:
+            bits = int(ipaddress.ip_address(address.netmask)).bit_count()
+            own = ipaddress.ip_interface(f"{address.address.partition('%')[0]}/{bits}")
+            if not own.is_link_local:
+                found.add(str(own.network))
+    return found
 
 
 def is_interface(name: str) -> bool:

@@ -24,6 +24,7 @@ Clocks = Annotated[list[Annotated[list[Clock], MinLen(1)]], MinLen(2), MaxLen(2)
 class Snapshot(TypedDict, total=False):
     """The state of a host at one moment."""
 
+    unix_s: float
     load: Annotated[list[float], MinLen(1)]
     gpus: list[Facts] | None
 
@@ -57,13 +58,18 @@ class HostFacts(TypedDict, total=False):
     commit: Fact
     python: Fact
     kernel: Fact
+    # A hash of the machine's id, which systemd keeps secret.
+    machine_id: Fact
     boot_id: Fact
+    # Unix time of the boot.
+    booted_s: float
     nccl: Fact
     packages: Facts
     cpu: Cpu
     memory_bytes: Whole
     cgroup_cpu_max: str
     gpus: list[GpuFacts]
+    network: list[Facts]
     infiniband: list[Facts]
     variables: dict[str, str]
     # In a job, the cores on which any rank of the job on this host may run.

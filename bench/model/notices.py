@@ -50,6 +50,7 @@ class RunNotice(NoticeKind):
     FEW_LAUNCHES = "few-launches"
     WIDE_INTERVALS = "wide-intervals"
     SESSIONS = "sessions"
+    SESSION_CHANGED = "session-changed"
     POLLING = "polling"
     CROWDED = "crowded"
     IN_CACHE = "in-cache"

@@ -117,6 +117,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim"
     ),
     RunNotice.SESSIONS: Sentence("measured in {sessions} sessions (resumed)"),
+    RunNotice.SESSION_CHANGED: Sentence("{fact} changed between sessions: {recorded} before, {here} in a later one"),
     RunNotice.POLLING: Sentence(
         "ranks of {backend} poll while they wait: {ranks} ranks on {cores:count core} take the cores from those that "
         "they wait for",
