@@ -152,7 +152,7 @@ def unfinished(command, **changes) -> folders.Path:
     [
         ({"hostname": "n1"}, ["hostname: n1 there"]),
         ({"cgroup_cpu_max": "30000 100000"}, ["cgroup_cpu_max: 30000 100000 there, max here"]),
-        ({"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, ["GLOO_SOCKET_IFNAME: eth1 there, lo here"]),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, ["GLOO_SOCKET_IFNAME: eth1 there"]),
         ({"machine_id": "another", "boot_id": "another"}, ["machine_id: another there"]),
         ({"launcher": "srun"}, ["launcher: srun there, none here", "by srun"]),
     ],

@@ -100,6 +100,17 @@ def interface_towards(address: str) -> str | None:
     return interface_of(own) if own else None
 
 
+def tcp_counters() -> dict[str, int]:
+    """Return the TCP segments that this network namespace has sent, and sent again; empty if it does not count them."""
+    try:
+        text = Path("/proc/net/snmp").read_text()
+    except OSError:  # not Linux, or hidden
+        return {}
+    names, counts = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+    named = dict(zip(names, map(int, counts), strict=True))
+    return {"segments": named["OutSegs"], "segments_again": named["RetransSegs"]}
+
+
 def namespace() -> str:
     """Return the network namespace of this process: the same text means the same loopback; empty if unavailable."""
     try:

@@ -98,10 +98,12 @@ class RankFacts(TypedDict, total=False):
 
 
 class Health(TypedDict, total=False):
-    """The counters of GPUs and InfiniBand ports during a launch: name → counter → value."""
+    """The counters of GPUs, InfiniBand ports and TCP during a launch: name → counter → value."""
 
     gpus: dict[str, dict[str, Whole]]
     infiniband: dict[str, dict[str, Whole]]
+    # TCP of the network namespace, under "all"; only for launches in which segments were sent again.
+    tcp: dict[str, dict[str, Whole]]
 
 
 class LaunchFacts(TypedDict, total=False):

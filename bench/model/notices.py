@@ -261,6 +261,7 @@ class DeviceEventNotice(NoticeKind):
     LINK_RECOVERED = "link-recovered"
     DAMAGED_PACKETS = "damaged-packets"
     DISCARDED_PACKETS = "discarded-packets"
+    RETRANSMITTED = "retransmitted-segments"
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,6 +458,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     DeviceEventNotice.LINK_RECOVERED: Sentence("the link recovered from errors"),
     DeviceEventNotice.DAMAGED_PACKETS: Sentence("damaged packets received"),
     DeviceEventNotice.DISCARDED_PACKETS: Sentence("packets discarded"),
+    DeviceEventNotice.RETRANSMITTED: Sentence("up to {share:fine share} of the segments were sent again"),
 }
 
 
