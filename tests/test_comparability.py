@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,8 @@ from bench.machine import gpus
 from bench.model.facts import GpuFacts, HostFacts, LaunchFacts, RankFacts
 from bench.report import listings, wording
 from bench.store import folders
+from conftest import ROOT
+from proof import links
 
 HOST = {
     "hostname": "n1", "collbench": "1", "kernel": "6.1", "cpu": {"model": "EPYC", "usable_cores": 2}, "gpus": [],
@@ -18,6 +22,7 @@ HOST = {
 LOCAL = {"host": HOST}
 ETH0 = {"interface": "eth0", "up": True, "mtu": 1500, "loopback": False, "networks": "10.1.0.0/24"}
 ALL = ("gloo", "nccl", "mpi")
+needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 
 
 def host(**changes) -> dict:
@@ -86,6 +91,9 @@ def test_each_difference_blocks_is_noted_or_is_harmless(changes, blocking, noted
     found = differences([recorded], here, ALL)
     assert {d.fact for d in found if d.blocking} == blocking
     assert {d.fact for d in found if not d.blocking} == noted
+    if blocking != {"boot_id"}:  # in whatever order runs are named, an earlier boot is a reboot
+        swapped = differences([here | {"before": {"unix_s": 3000.0}}], recorded, ALL)
+        assert {d.fact for d in swapped if d.blocking} == blocking
 
 
 def test_every_recorded_fact_is_in_a_group(warm):
@@ -201,3 +209,47 @@ def test_an_interrupted_report_does_not_say_that_everything_was_measured():
     assert "20 of 24 failed" in lost and "everything" not in lost
     assert "everything was measured" in wording.interrupted_after(path, {"made": 24, "failed": 0, "planned": 24})
     assert listings.runs([("x", {"status": "complete"}, ("-", "-"))])
+
+
+# ── two hosts, which are network namespaces ──────────────────────────────────────────────────────
+def job_at(cli, network, address: str, *words: str) -> subprocess.CompletedProcess:
+    """Run a command as a job of one rank per namespace, whose rank 0 listens at `address`; return rank 0's result."""
+    variables = {"WORLD_SIZE": str(len(network.namespaces)), "MASTER_ADDR": address, "MASTER_PORT": "29500"}
+    started = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, str(ROOT / "run_bench.py"), *words, "--no-plots"],
+            cwd=cli.folder, env=cli.environment | variables | {"RANK": str(rank), "LOCAL_RANK": "0"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, name in enumerate(network.namespaces)
+    ]  # fmt: skip
+    results = [(*process.communicate(timeout=240), process.returncode) for process in started]
+    return subprocess.CompletedProcess(words, results[0][2], *results[0][:2])
+
+
+def ip(namespace: str, *words: str) -> None:
+    subprocess.run(["ip", "-n", namespace, *words], check=True)
+
+
+@pytest.mark.slow
+@needs_links
+def test_a_resume_over_another_network_is_refused_and_a_lossy_link_is_named(cli):
+    with links.shaped_pair("1gbit") as network:
+        first, second = network.namespaces
+        ip(first, "link", "add", "other", "type", "veth", "peer", "name", "other", "netns", second)
+        for number, name in enumerate(network.namespaces, start=1):
+            ip(name, "addr", "add", f"10.88.0.{number}/24", "dev", "other")
+            ip(name, "link", "set", "other", "up")
+        lossy = ["tc", "-n", second, *f"qdisc replace dev {network.interfaces[1]} root netem loss 5%".split()]
+        loses = subprocess.run(lossy, capture_output=True).returncode == 0
+        done = job_at(cli, network, network.addresses[0], "run", cli.config())
+        assert done.returncode == 0, done.stderr
+        (path,) = cli.runs()
+        assert not loses or " of the segments were sent again" in (path / "report.md").read_text(), done.stdout
+        lines = (path / "samples.jsonl").read_bytes().splitlines(keepends=True)
+        (path / "samples.jsonl").write_bytes(b"".join(lines[:-1]))
+        refused = job_at(cli, network, "10.88.0.1", "resume", path.name)
+        assert refused.returncode == 2 and "GLOO_SOCKET_IFNAME: " in refused.stderr, refused.stderr
+        assert (path / "samples.jsonl").read_bytes() == b"".join(lines[:-1])
+        resumed = job_at(cli, network, network.addresses[0], "resume", path.name)
+    assert resumed.returncode == 0, resumed.stderr

@@ -204,13 +204,17 @@ def _state(interface: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={interface.get(key)}" for key in ("networks", "mtu", "speed_mbit", "congestion_control"))
 
 
-def _ran_meanwhile(recorded: Session, here: Session) -> bool:
-    """Return whether a host of `here` was up before the recorded session began, under another boot id.
+def _ran_meanwhile(session: Session, other: Session) -> bool:
+    """Return whether a host of the later session was up before the earlier session began, under another boot id.
 
-    A machine that was rebooted starts after the session. One that was already up then is another machine.
+    A machine that was rebooted starts after the earlier session. One that was already up then is another machine.
     """
-    for old, new in zip(hosts_of(recorded), hosts_of(here), strict=False):
-        before = old.get("before") or recorded.get("before") or {}
-        if old.get("boot_id") != new.get("boot_id") and new.get("booted_s", math.inf) < before.get("unix_s", 0.0):
-            return True
+    both = session, other
+    for hosts in zip(*map(hosts_of, both), strict=False):
+        if hosts[0].get("boot_id") != hosts[1].get("boot_id"):
+            states = [host.get("before") or alone.get("before") or {} for host, alone in zip(hosts, both, strict=True)]
+            began_s = [state.get("unix_s", math.nan) for state in states]
+            earlier = int(began_s[1] < began_s[0])
+            if hosts[1 - earlier].get("booted_s", math.nan) < began_s[earlier]:  # false if one of them is unknown
+                return True
     return False
