@@ -162,6 +162,7 @@ def unfinished(command, **changes) -> folders.Path:
         ({"cgroup_cpu_max": "30000 100000"}, ["cgroup_cpu_max: 30000 100000 there, max here"]),
         ({"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, ["GLOO_SOCKET_IFNAME: eth1 there"]),
         ({"machine_id": "another", "boot_id": "another"}, ["machine_id: another there"]),
+        ({"boot_id": "another"}, ["boot_id: another there"]),  # this machine was up before the run began
         ({"launcher": "srun"}, ["launcher: srun there, none here", "by srun"]),
     ],
 )
