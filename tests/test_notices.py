@@ -20,9 +20,9 @@ from tools import errors_page, notices_page
 
 SOURCES = sorted((ROOT / "bench").rglob("*.py"))
 # Set of kinds → the value that its notices get later than the other values.
-LATER = {"InitNotice": "only", "ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
-# Formats of values that may be missing: nothing is printed then.
-OPTIONAL = ("after ", "lead ")
+LATER = {"ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
+# Format of values that may be missing: nothing is printed then.
+OPTIONAL = ("after ",)
 
 
 def kinds() -> list[NoticeKind]:

@@ -463,10 +463,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
 
 
 class _Values(string.Formatter):
-    """Formats of values: `FORMATS`, `count NOUN`, two for values that may be absent, and Python's formats.
+    """Formats of values: `FORMATS`, `count NOUN`, one for values that may be absent, and Python's formats.
 
-    `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty. `lead NOUN` is
-    the noun, the values and a colon; nothing if the value is None.
+    `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty.
     """
 
     def format_field(self, value: Any, spec: str) -> str:
@@ -474,8 +473,6 @@ class _Values(string.Formatter):
         if word == "after":
             text, _, inner = rest.partition("|")
             return "" if value in (None, (), 0) else text + self.format_field(value, inner)
-        if word == "lead":
-            return "" if value is None else f"{rest}{'s' * (len(value) > 1)} {self.format_field(value, '')}: "
         if word == "count":
             return counted(value, rest)
         if spec in FORMATS:
