@@ -129,6 +129,7 @@ def test_a_stored_notice_is_read_in_any_process():
 
 
 def test_values_that_a_file_lacks_are_an_error_of_one_line():
+    assert kinds()  # loads those of packages
     for wrong in (
         notice(SkipNotice.JOB_RANKS),
         notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
