@@ -1,6 +1,7 @@
 """A run in the layout of nccl-tests has its columns, our numbers, and comments that describe the numbers."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,15 @@ def rows(document: str) -> list[list[str]]:
     return [line.split() for line in document.splitlines() if line and not line.startswith("#")]
 
 
+def read_as_clients_do(text: str) -> tuple[list[list[str]], set[str]]:
+    """Return the rows and the nodes, read with no more care than public clients take.
+
+    Rows: `grep float | awk 'NF==13'`. Nodes: `grep -oP ' on \\K[^\\s]+'`; names shorter than the column are not found.
+    """
+    rows = [line.split() for line in text.splitlines() if "float" in line and len(line.split()) == 13]
+    return rows, set(re.findall(r"(?<= on )[^\s]+", text))
+
+
 def test_a_table():
     cases = [
         Case("all_gather", "gloo", 2, "bfloat16", size, placement=place, **PIPELINED)
@@ -65,8 +75,22 @@ def test_wrong_and_failed_cases_have_no_numbers():
     case = Case("all_reduce", "nccl", 2, "float16", 4096, reduce_op="product")
     report = text(Samples(case, 1, 0.0, failure=Failure("wrong", 1, "element 3 is wrong")))
     assert rows(report) == [["4096", "2048", "half", "prod", "-1", *["nan"] * 3, "N/A", *["nan"] * 3, "1"]]
-    assert "# Out of bounds values : 1 FAILED" in report and ": element 3 is wrong" in report
+    assert "# Out of bounds values : 1 FAILED" in report
+    assert "# failed (wrong, rank 1; report.md says why): 4096 B in place" in report
     assert "Avg bus bandwidth" not in report
+
+
+def test_no_comment_is_a_row_or_a_node_for_clients():
+    """Comments may say anything else: how a number was measured, on which clock, and what failed."""
+    failure = Failure("lost", 1, "a rank on gloo was lost: float32 after 1 2 3 4 5 6 7 8")
+    for backend, more in (("gloo", {}), ("nccl", PIPELINED), ("nccl", {"metric": "graph", "depth": 20})):
+        for op in ("all_reduce", "all_gather", "all_to_all", "barrier"):
+            sized = OPERATIONS[op].sized
+            dtype, size = ("float32", 4096) if sized else ("bytes", 0)
+            case = Case(op, backend, 2, dtype, size, buffers="reused", **more)
+            document = text(measured(case, 100), Samples(case, 2, 0.0, failure=failure), launches=2)
+            found, nodes = read_as_clients_do(document)
+            assert (found, nodes) == (rows(document), set()) and len(found) == sized
 
 
 def test_one_table_for_each_operation_backend_world_size_and_metric():

@@ -8,6 +8,7 @@ from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.cli.flags import FLAGS, sizes_asked, translate
+from test_nccl_tests import read_as_clients_do
 
 # Values that differ from the defaults of the flags.
 VALUES = {
@@ -62,6 +63,7 @@ def test_each_flag_changes_the_settings_or_is_named(flag):
     with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
     changed = config(with_it, "reduce") != config(without, "reduce")
     comments = remarks(with_it, "reduce")
+    assert read_as_clients_do("\n".join(comments)) == ([], set())
     if flag.letter == "J":
         assert "# nccl-tests-json: written to x.json at the end" in comments
         return

@@ -155,7 +155,7 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     analysis = analyzed(run)
     if watch is not None:
         watch.concluded(View(run, analysis))
-        say()
+        say(err=True)
     conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output

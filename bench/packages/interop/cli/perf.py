@@ -70,6 +70,8 @@ def perf(
 ) -> int:
     """Print lines while measuring, and keep the run. Comments name flags that work in another way here.
 
+    All else, such as how far to trust the numbers, goes to stderr.
+
     In a job (torchrun, srun, mpirun) all processes measure together, and rank 0 prints.
     """
 
@@ -102,4 +104,4 @@ def _keep(path: Path, text: str, sets: list[str]) -> None:
             file.write(text)
     except OSError as error:
         raise StoreError(f"--save {path}: {(error.strerror or str(error)).lower()}") from None
-    say(f"{text}\n{path} has this; nothing was measured: plan {path}, run {path}")
+    say(f"{text}\n# {path} has this; nothing was measured: plan {path}, run {path}")

@@ -117,9 +117,14 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
 def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
     """Return the lines below a table."""
     members = [summaries[case] for case in cases if case in summaries]
-    failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = wrong_results(run, members)
-    lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
+    # Without the failure's text: clients take any word after " on " for a node, and 13 words with "float" for a row.
+    failures = dict.fromkeys((s.case, failure.kind, failure.rank) for s in members for failure in s.failures)
+    lines = [
+        f"# failed ({kind}{'' if rank is None else f', rank {rank}'}; report.md says why): "
+        f"{case.size_bytes} B {place_named(case)}"
+        for case, kind, rank in failures
+    ]
     outcome = f"{UNKNOWN} (the tool does not report it)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
     lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
@@ -176,8 +181,8 @@ def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iter
             yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
     if checked_apart(case):
         yield (
-            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call on new data is, "
-            "before and after timing"
+            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call with new data "
+            "is, before and after timing"
         )
     if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
         yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
