@@ -7,7 +7,7 @@ from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.packages.interop import catalog as nccl_tests_names
-from bench.packages.interop.cli.flags import FLAGS, sizes_asked, translate
+from bench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
 from test_nccl_tests import read_as_clients_do
 
 # Values that differ from the defaults of the flags.
@@ -81,6 +81,23 @@ def test_no_letter_and_no_name_is_taken_twice():
     assert set("tgbeifnmwNpIKcodrzyTGCaRxDVJSMu") <= set(letters)
 
 
+def test_a_factor_wins_over_a_step_as_in_nccl_tests():
+    """NVIDIA/cloudai always passes a step."""
+    for step in ("1M", "0", "3B"):  # never read, so never refused
+        flags = {"b": "1M", "e": "4M", "i": step, "f": "2"}
+        assert config(flags).size_list == [2**20, 2**21, 2**22] and "step: 2(factor)" in sizes_asked(flags)
+        assert [line for line in remarks(flags, "reduce") if "-i " in line] == [f"# -i {step}: ignored, -f is given"]
+    assert not any("-i" in line for line in remarks(flags | {"i": "1M", "f": "1"}, "reduce"))
+
+
+@pytest.mark.parametrize("flags", [{"X": "f"}, {"x": "f"}, {"J": "f"}])
+def test_rccl_tests_json_is_written_to_the_file_of_any_of_its_flags(flags):
+    """-X in rccl-tests of today, -x before."""
+    assert files_asked({"Z": "json", **flags}) == {"rccl-tests-json": "f"}
+    assert not any("ignored" in line for line in remarks({"Z": "json", **flags}, "reduce"))
+    assert files_asked({"Z": "json", "X": "f", "J": "g"}) == {"rccl-tests-json": "f", "nccl-tests-json": "g"}
+
+
 def test_letters_are_powers_of_1024_as_in_nccl_tests():
     assert config({"b": "1.5k", "e": "1G", "f": "1024"}).size_list == [1536, 1536 * 1024]
     assert "from: 4KiB, to: 16KiB, step: 4KiB" in translate("reduce", {"b": "4096", "e": "16K", "i": "4K"})
@@ -144,7 +161,7 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
     [
         ({"d": "uint32"}, {}, ["-d uint32", "torch does not reduce it", "bfloat16"]),
         ({"b": "64M", "e": "32M"}, {}, ["-b 64M is larger than -e 32M"]),
-        ({"i": "1M", "f": "2"}, {}, ["-i 1M and -f 2"]),
+        ({"Z": "json"}, {}, ["-Z json: name the file, too: -X FILE"]),
         ({"g": "two"}, {}, ["-g two: write a whole number from 1 on"]),
         ({}, {"operation": "hypercube_perf"}, ["no such operation"]),
         ({}, {"operation": "allreduce"}, ["did you mean 'all_reduce'"]),

@@ -84,7 +84,8 @@ FLAGS = (
     Flag("m", ("agg_iters",), "N", off="1", instead="each call stands alone"),
     Flag("p", ("parallel_init",), "0|1", off="0", instead="each rank is a process"),
     Flag("C", ("report_cputime",), "0|1", off="0", instead="not printed"),
-    Flag("y", ("stream_null", "memory_type"), "X", off="0", instead="torch chooses"),
+    Flag("y", ("stream_null",), "X", off="0", instead="torch chooses"),
+    Flag("Y", ("memory_type",), "X", instead="torch chooses"),
     Flag("s", ("memory",), "X", instead="torch chooses"),
     Flag("u", ("cumask", "unalign"), "X", off="0", instead="buffers are aligned, and all compute units are used"),
     Flag("x", ("cta_policy",), "N", instead="use --set env.NCCL_CTA_POLICY=[N]"),
@@ -92,13 +93,14 @@ FLAGS = (
     Flag("V", ("device_cta_count",), "N", instead="torch calls NCCL from the host"),
     Flag("J", ("output_file",), "FILE", "write nccl-tests' JSON to a new file at the end"),
     Flag("S", ("report_timestamps",), "0|1", off="0", instead="samples.jsonl has them"),
-    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="no columns; samples.jsonl has each time, with -z also -J"),
     Flag("K", ("per_iter_skip",), "N", off="0", instead="samples.jsonl has the time of each iteration"),
     Flag("M", ("memory_report",), "0|1", off="0", instead="summary.csv has buffer_bytes"),
     Flag("F", ("cache_flush",), "N", off="0", instead="use --set buffers=flush"),
     Flag("E", ("rotating_tensor",), "0|1", instead="use --set buffers=rotate"),
-    Flag("q", ("delay_inout_place",), "N", instead="placements follow each other at once"),
-    Flag("Z", ("output_format",), "X", instead="json: rccl-tests' JSON in the file of -x; others: report --format"),
+    Flag("q", ("delay_inout_place", "delay"), "N", instead="placements follow each other at once"),
+    Flag("Z", ("output_format",), "X", instead="json: rccl-tests' JSON in the file of -X; others: report --format"),
+    Flag("X", (), "FILE", instead="it needs -Z json; -J writes nccl-tests' JSON"),
     Flag("A", ("output_algo_proto_channels",), "0|1", off="0", instead="use --set env.NCCL_DEBUG=[INFO]"),
 )  # fmt: skip
 
@@ -143,7 +145,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
     remarks += [f"{form}: written to {path} at the end" for form, path in files_asked(flags).items()]
-    rccl = "Zx" if flags.get("Z") == "json" else ""
+    rccl = "ZXx" if flags.get("Z") == "json" else ""
     ignored = [
         flag
         for flag in FLAGS
@@ -156,16 +158,18 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
 
 
 def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
-    """Return format of `report` → file that the flags ask for: -J FILE, or rccl-tests' -Z json with -x FILE.
+    """Return format of `report` → file that the flags ask for: -J FILE, or rccl-tests' -Z json with -X FILE.
 
-    The long form of -x in rccl-tests is the long form of -J in nccl-tests. Raises ConfigError for -Z json without file.
+    -X was -x in rccl-tests until nccl-tests took that letter. The long form of both is the long form of -J in
+    nccl-tests. Raises ConfigError for -Z json without file.
     """
+    own = {"nccl-tests-json": flags["J"]} if "J" in flags else {}
     if flags.get("Z") != "json":
-        return {"nccl-tests-json": flags["J"]} if "J" in flags else {}
-    file = flags.get("x", flags.get("J"))
-    if file is None:
-        raise ConfigError("-Z json: name the file, too: -x FILE")
-    return {"rccl-tests-json": file}
+        return own
+    file = flags.get("X", flags.get("x"))
+    if file is None and not own:
+        raise ConfigError("-Z json: name the file, too: -X FILE")
+    return {"rccl-tests-json": file, **own} if file is not None else {"rccl-tests-json": flags["J"]}
 
 
 # ── single flags, and flags that belong together ─────────────────────────────────────────────────
@@ -239,16 +243,16 @@ def _bytes(flags: Mapping[str, str], letter: str, default: str) -> int:
 
 
 def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | list[str]:
-    for letter in "bei":
+    factor = _number(flags, "f", 1)
+    if factor > 1 and "i" in flags:  # as in nccl-tests; callers pass all flags, with their defaults
+        remarks.append(f"-i {flags['i']}: ignored, -f is given")
+    for letter in "be" if factor > 1 else "bei":
         if (match := _SIZE.fullmatch(flags.get(letter, ""))) and match[3]:
             read = f"{match[1]}{match[2]}"
             remarks.append(f"-{letter} {flags[letter]}: read as {read}, a power of 1024, as nccl-tests does")
     first, last = _bytes(flags, "b", DEFAULT_SIZE), _bytes(flags, "e", DEFAULT_SIZE)
-    factor = _number(flags, "f", 1)
     if first > last:
         raise ConfigError(f"-b {flags.get('b', DEFAULT_SIZE)} is larger than -e {flags.get('e', DEFAULT_SIZE)}")
-    if factor > 1 and "i" in flags:
-        raise ConfigError(f"-i {flags['i']} and -f {flags['f']}: sizes grow by a step or by a factor, not by both")
     if first == last:
         return [_text(first)]
     growth = {"factor": factor} if factor > 1 else {"step": _text(_bytes(flags, "i", DEFAULT_STEP))}

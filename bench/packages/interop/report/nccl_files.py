@@ -1,4 +1,4 @@
-"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -x FILE).
+"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -X FILE).
 
 In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
 options of `report` choose one table. The fields are from JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
