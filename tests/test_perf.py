@@ -49,6 +49,21 @@ def test_stdout_has_only_rows_and_comments(warm, operation, flags, code):
     assert nodes <= {platform.node()} and "Trust" in done.stderr and "report: " in done.stderr
 
 
+def test_a_mean_bandwidth_below_the_limit_fails(warm, monkeypatch):
+    """As in nccl-tests: exit 1, FAILED, and "okay": "false"."""
+    monkeypatch.setenv("NCCL_TESTS_MIN_BW", "1e6")
+    done = warm("perf", "all_reduce", *SHORTER, "-J", "out.json")
+    assert done.returncode == 1 and "the mean bus bandwidth is too low for NCCL_TESTS_MIN_BW" in done.stderr
+    (line,) = (line.split() for line in done.stdout.splitlines() if line.startswith("# Avg bus bandwidth"))
+    content = json.loads((warm.folder / "out.json").read_text())
+    assert content["average_bus_bandwidth"] == {"bandwidth": float(line[5]), "okay": "false"} and line[6] == "FAILED"
+    # One process has both ranks.
+    assert content["config"]["ngpus"] == 2 and "# nThread 1 nGpus 2 minBytes" in done.stdout
+    assert content["args"] == ["all_reduce_perf", *SHORTER, "-J", "out.json", "-a", "3"]
+    monkeypatch.setenv("NCCL_TESTS_MIN_BW", "1e-9")
+    assert warm("perf", "all_reduce", *SHORTER).returncode == 0
+
+
 @pytest.mark.slow
 def test_perf_prints_the_rows_of_the_report_of_the_kept_run(warm):
     done = warm("perf", "reduce_scatter", *SHORTER, "-d", "half", "-N", "2")
@@ -126,7 +141,7 @@ def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
 def test_under_torchrun_rank_0_prints_the_table(cli):
     """Without -g there are as many ranks as processes, and the header names each rank."""
     command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "run_bench.py"), "perf", "broadcast"]
-    flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots"]
+    flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots", "-J", "out.json"]
     process = subprocess.run(
         [sys.executable, *command, *flags], cwd=cli.folder, env=cli.environment, capture_output=True, text=True
     )
@@ -135,6 +150,8 @@ def test_under_torchrun_rank_0_prints_the_table(cli):
     (session,) = json.loads((cli.runs()[0] / "environment.json").read_text())
     pids = [str(rank["pid"]) for rank in session["launches"][0]["ranks"]]
     devices = [line.split() for line in process.stdout.splitlines() if line.startswith("#  Rank")]
+    config = json.loads((cli.folder / "out.json").read_text())["config"]
+    assert config["ngpus"] == 1 and "# nThread 1 nGpus 1 minBytes" in process.stdout
     assert [words[2] for words in devices] == ["0", "1"] and [words[6] for words in devices] == pids
 
 

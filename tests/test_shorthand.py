@@ -157,6 +157,42 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
 
 
 @pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        ({"SPLIT_MASK": "0x1"}, {"groups": ["strided:4"]}),
+        ({"SPLIT_MASK": "F", "SPLIT": "MOD 2"}, {"groups": ["contiguous:1"]}),
+        ({"SPLIT": "AND 0x1"}, {"groups": ["strided:4"]}),
+        ({"SPLIT": "%4"}, {"groups": ["strided:2"]}),
+        ({"SPLIT": "or 0b11"}, {"groups": ["contiguous:4"]}),
+        ({"SPLIT": "/2"}, {"groups": ["contiguous:2"]}),
+        ({"SPLIT": "& 2"}, {"groups": ["sets:0,1,4,5|2,3,6,7"]}),
+        ({"SPLIT": "DIV 8"}, {"groups": ["world"]}),
+        ({"SPLIT_MASK": "0x0", "MIN_BW": "1.5e2", "DEVICE": "0", "OF_NEXT_YEAR": "1"}, {"groups": ["world"]}),
+        ({"ALLTOALLV_SPREAD": "0.5"}, {"split_texts": ["distance:0.5"]}),
+        ({"ALLTOALLV_MATRIX_SCALE": "2"}, {"split_texts": ["distance:1"]}),
+    ],
+)
+def test_each_variable_of_nccl_tests_has_its_meaning_or_is_named(variables, settings):
+    """Groups: `run` in common.cu, which has a number for each of its processes."""
+    variables = {f"NCCL_TESTS_{name}": text for name, text in variables.items()}
+    text = translate("alltoallv_perf", {"g": "1"}, "gloo", 8, **variables, NCCL_DEBUG="INFO")
+    parsed = parse(text.encode(), "the flags")
+    assert {name: getattr(parsed, name) for name in settings} == settings
+    used = {"NCCL_TESTS_MIN_BW", "NCCL_TESTS_ALLTOALLV_SPREAD"}
+    if settings.get("groups", ["world"]) != ["world"]:
+        used |= {"NCCL_TESTS_SPLIT" if "NCCL_TESTS_SPLIT_MASK" not in variables else "NCCL_TESTS_SPLIT_MASK"}
+    ignored = {line.split("=")[0][2:] for line in text.splitlines() if "ignored: it changes nothing here" in line}
+    assert ignored == variables.keys() - used
+
+
+def test_all_ranks_of_a_process_are_in_one_group():
+    text = translate("reduce", {"g": "2"}, processes=4, NCCL_TESTS_SPLIT="MOD 2")
+    assert parse(text.encode(), "the flags").groups == ["sets:0,1,4,5|2,3,6,7"]
+    alone = translate("reduce", {"g": "8"}, NCCL_TESTS_SPLIT="MOD 2")
+    assert parse(alone.encode(), "the flags").groups == ["world"] and "# NCCL_TESTS_SPLIT=MOD 2: ignored" in alone
+
+
+@pytest.mark.parametrize(
     ("flags", "more", "parts"),
     [
         ({"d": "uint32"}, {}, ["-d uint32", "torch does not reduce it", "bfloat16"]),
@@ -164,6 +200,12 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
         ({"Z": "json"}, {}, ["-Z json: name the file, too: -X FILE"]),
         ({"g": "two"}, {}, ["-g two: write a whole number from 1 on"]),
         ({}, {"operation": "hypercube_perf"}, ["no such operation"]),
+        ({}, {"NCCL_TESTS_MIN_BW": "100GB"}, ["NCCL_TESTS_MIN_BW=100GB: write a number of GB/s"]),
+        ({}, {"NCCL_TESTS_SPLIT_MASK": "0xG"}, ["NCCL_TESTS_SPLIT_MASK=0xG: write 0x7"]),
+        ({}, {"NCCL_TESTS_SPLIT": "MOD 0x0"}, ["NCCL_TESTS_SPLIT=MOD 0x0: write AND 0x7"]),
+        ({}, {"NCCL_TESTS_SPLIT": "8"}, ["NCCL_TESTS_SPLIT=8: write AND 0x7"]),
+        ({}, {"operation": "alltoallv_perf", "NCCL_TESTS_ALLTOALLV_SPREAD": "1.5"}, ["a number from 0 to 1"]),
+        ({}, {"operation": "alltoallv_perf", "NCCL_TESTS_ALLTOALLV_MATRIX_FILE": "f"}, ["splits=[{matrix: FILE}]"]),
         ({}, {"operation": "allreduce"}, ["did you mean 'all_reduce'"]),
     ],
 )

@@ -10,10 +10,7 @@ from bench.report.screen import fitted, plain
 
 
 def show(blocks: Sequence[Block], quiet: bool = False, err: bool = False) -> None:
-    """Print blocks for people, not for programs. quiet: print only the first line of the first block, a text.
-
-    err: print to stderr.
-    """
+    """Print blocks for people, not for programs. quiet: the first line of the first block, a text. err: to stderr."""
     say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()), err)
 
 

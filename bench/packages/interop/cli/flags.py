@@ -10,6 +10,7 @@ Sources of the flags and their meanings: nccl-tests 2.19 (README, `common.cu`); 
 """
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +19,10 @@ from typing import Any
 
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.collectives import CALLS, OPERATIONS, PLACES
+from bench.catalog.subgroups import of_colours
 from bench.config import documents
 from bench.config.names import allowed
+from bench.model.divisions import WORLD, Division
 from bench.model.errors import ConfigError
 from bench.model.records import Case
 from bench.model.units import format_bytes
@@ -28,10 +31,13 @@ from bench.packages.interop.catalog import (
     DEFAULT_SPREAD,
     DTYPES,
     DTYPES_LACKING,
+    LEAST_BUSBW,
+    MATRIX_FILE,
     OPERATIONS_LACKING,
     REDUCE_OPS,
     SPREAD,
     UNEVEN_TEST,
+    least_busbw,
 )
 from bench.report.notices import sentence
 
@@ -39,6 +45,14 @@ from bench.report.notices import sentence
 # nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores the rest: 128KB is 128K.
 _SIZE = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?)\s*(?:([KMG])(\w*))?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+# Variables that divide the ranks; the first has precedence, and is a hexadecimal mask.
+SPLIT_MASK, SPLIT = "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"
+# Value of the second: the function of `operator` by which a process makes the number of its group of its own.
+_SPLIT = re.compile(
+    r"(?:(?P<and_>AND|&)|(?P<or_>OR|\|)|(?:(?P<mod>MOD|%)|(?P<floordiv>DIV|/))(?!\s*0[xb]?0*$))"
+    r"\s*(?:0x[\da-f]+|0b[01]+|0|[1-9]\d*)",
+    re.IGNORECASE,
+)
 # Largest number of back-to-back calls in a configuration (`config.models.CoreConfig.pipeline_depth`).
 DEEPEST = 1000
 # Defaults of nccl-tests that differ from ours.
@@ -105,10 +119,11 @@ FLAGS = (
 )  # fmt: skip
 
 
-def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1) -> str:
+def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1, **env: str) -> str:
     """Return the YAML configuration for the flags; the comment lines at its beginning are remarks on the flags.
 
     operation: our name, or the name of a test, such as `alltoall_perf`. processes: number that a launcher has started.
+    env: the environment, of which only the variables of nccl-tests are read.
     """
     remarks: list[str] = []
     for flag in FLAGS:
@@ -132,7 +147,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
         **_operation_settings(flags, op, ranks, remarks),
-        **(_uneven(remarks) if test == UNEVEN_TEST else {}),
+        **_variables(env, test == UNEVEN_TEST, processes, ranks // processes, remarks),
         "sizes": _sizes(flags, remarks),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
@@ -184,12 +199,33 @@ def _operation(name: str, test: str) -> str:
     return operation
 
 
-def _uneven(remarks: list[str]) -> dict[str, Any]:
-    """Return the division of alltoallv_perf as a setting; nccl-tests reads it from an environment variable."""
-    remarks.append(
-        f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={DEFAULT_SPREAD:g}; say another spread, or a matrix, in splits"
-    )
-    return {"splits": [{"distance": DEFAULT_SPREAD}]}
+def _variables(env: Mapping[str, str], uneven: bool, processes: int, each: int, remarks: list[str]) -> dict[str, Any]:
+    """Return the settings of nccl-tests' variables, with a remark for each that changes nothing. each: ranks of one."""
+    own = {name: text for name, text in env.items() if name.startswith("NCCL_TESTS_") and text}
+    settings: dict[str, Any] = {}
+    if (least := own.pop(LEAST_BUSBW, None)) is not None and least_busbw(env) is None:
+        raise ConfigError(f"{LEAST_BUSBW}={least}: write a number of GB/s")
+    split = SPLIT_MASK if SPLIT_MASK in own else SPLIT
+    if split in own and (division := _division(split, own[split], processes, each)) != WORLD:
+        settings["groups"] = [str(division)]
+        del own[split]
+    if uneven:
+        spread = own.pop(SPREAD, f"{DEFAULT_SPREAD:g}")
+        if MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
+            raise ConfigError(f"{SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'")
+        remarks.append(f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={spread}; say a matrix in splits")
+        settings["splits"] = [{"distance": float(spread)}]
+    remarks += [f"{name}={text}: ignored: it changes nothing here" for name, text in own.items()]
+    return settings
+
+
+def _division(name: str, text: str, processes: int, each: int) -> Division:
+    """Return the division of ranks by a variable; all ranks of a process are in one group."""
+    rule = re.sub("(0x)?", "&0x", text.strip().lower(), count=1) if name == SPLIT_MASK else text.strip()
+    if (match := _SPLIT.fullmatch(rule)) is None:
+        raise ConfigError(f"{name}={text}: write {'0x7' if name == SPLIT_MASK else 'AND 0x7, OR 0x7, MOD 8 or DIV 8'}")
+    colour, number = getattr(operator, str(match.lastgroup)), int(rule[match.end(str(match.lastgroup)) :], 0)
+    return of_colours([colour(process, number) for process in range(processes) for _ in range(each)])
 
 
 def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1) -> int:

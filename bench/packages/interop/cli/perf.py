@@ -68,18 +68,16 @@ def perf(
     *,
     flags: Mapping[str, str],
 ) -> int:
-    """Print lines while measuring, and keep the run. Comments name flags that work in another way here.
-
-    All else, such as how far to trust the numbers, goes to stderr.
+    """Print lines while measuring, and keep the run. Comments name flags that work differently; the rest is on stderr.
 
     In a job (torchrun, srun, mpirun) all processes measure together, and rank 0 prints.
     """
 
     def task(coordinator: "Coordinator | None") -> int:
-        from bench.machine import host
+        from bench.machine import environment, host
 
         machine = host.machine() if coordinator is None else coordinator.machine()
-        text = translate(operation, flags, backend, machine.ranks or 1)
+        text = translate(operation, flags, backend, machine.ranks or 1, **environment.variables())
         if save is not None:
             _keep(save, text, sets)
             return 0

@@ -10,8 +10,7 @@ as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
+from itertools import dropwhile, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from bench import __version__
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS, half, ranks_together
 from bench.catalog.dtypes import dtype_named
+from bench.catalog.subgroups import divide
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.facts import RankFacts
@@ -49,22 +49,22 @@ def nccl_tests_json(view: View) -> str:
     case, members = cases[0], [summaries[case] for case in cases]
     ranks = nccl_tests.ranks_of(run, case)
     timed = _timed(run, cases) if case.depth == 1 else {}
-    busbws = [rate / 1e9 for s in members if (rate := nccl_tests.rates(s)[1]) is not None]
+    average, enough = nccl_tests.average_busbw(run, members)
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
     document = {
         "version": VERSION,
         "collbench": __version__,
         "start_time": _clock(run.manifest.get("started")),
-        "args": [test_named(case.op), *MAXIMUM],
-        "env": [f"{name}={value}" for name, value in _variables(run).items()],
+        "args": [test_named(case.op), *dropwhile(lambda word: word[:1] != "-", run.manifest.get("argv", [])), *MAXIMUM],
+        "env": [f"{name}={value}" for name, value in nccl_tests.variables_of(run).items()],
         "nccl_version": _version(ranks),
         "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
         "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
         "average_bus_bandwidth": {
-            "bandwidth": _number(fmean(busbws) if busbws else None),
-            "okay": "unchecked",
+            "bandwidth": _number(average),
+            "okay": "unchecked" if enough is None else _flag(enough),
         },
         "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
         "end_time": _clock(run.manifest.get("finished")),
@@ -197,7 +197,7 @@ def _config(
     steps = {later - earlier for earlier, later in pairwise(sizes)}
     return {
         "nthreads": 1,
-        "ngpus": 1,
+        "ngpus": nccl_tests.gpus_of_process(run, case),
         "minimum_bytes": sizes[0],
         "maximum_bytes": sizes[-1],
         "step_bytes": steps.pop() if len(steps) == 1 else None,
@@ -218,7 +218,7 @@ def _device(facts: RankFacts, case: Case) -> Json:
     _, _, number = str(facts.get("device", "")).partition(":")
     return {
         "rank": facts.get("rank"),
-        "group": 0,
+        "group": divide(case.groups, case.world_size).of(facts.get("rank", 0)) or 0,
         "pid": facts.get("pid"),
         "hostname": facts.get("hostname"),
         "device": int(number) if number.isdecimal() else None,
@@ -246,10 +246,6 @@ def _host_ns(timings: Timings) -> NDArray[np.int64]:
 
 def _redop(case: Case) -> str:
     return reduce_op_named(case.reduce_op) if OPERATIONS[case.op].reduces else NO_REDUCE_OP
-
-
-def _variables(run: Run) -> dict[str, str]:
-    return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:

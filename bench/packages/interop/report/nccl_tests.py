@@ -9,19 +9,22 @@ and the device's own time is below the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import pairwise
+from statistics import fmean
 
 from bench import __version__
 from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS, half, place_named, ranks_together
 from bench.catalog.dtypes import dtype_named
+from bench.catalog.subgroups import divide
 from bench.model.conclusions import Summary
 from bench.model.facts import RankFacts
 from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import Case, Json, Run
 from bench.model.visible import visible
-from bench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
+from bench.packages.interop.catalog import ENOUGH, NO_REDUCE_OP, NO_ROOT, least_busbw, reduce_op_named, test_named
 from bench.packages.interop.catalog import dtype_named as name_of_dtype
 from bench.planning.footprint import checked_apart
 from bench.report.document import method_of_calls
@@ -128,10 +131,13 @@ def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) 
     outcome = f"{UNKNOWN} (the tool does not report it)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
     lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
-    if busbws := [rate / 1e9 for s in members if (rate := rates(s)[1]) is not None]:
+    average, enough = average_busbw(run, members)
+    if average is not None:
+        verdict = "" if enough is None else " OK" if enough else " FAILED"
         lines += [
-            "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
-            f"# Avg bus bandwidth    : {sum(busbws) / len(busbws):g}",
+            "# The mean over sizes and placements, as nccl-tests has it, without calls that include a copy if there are"
+            " others; CollBench itself never averages rates:",
+            f"# Avg bus bandwidth    : {Decimal(f'{average:g}'):f}{verdict}",
         ]
     return [*lines, "#", f"# Collective test concluded: {test_named(cases[0].op)}", "#"]
 
@@ -149,17 +155,20 @@ def _sizes(cases: Sequence[Case]) -> str:
 
 
 def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
-    """Format the line with sizes and numbers of calls. One command has all GPUs unless a launcher started several."""
+    """Format the line with sizes and numbers of calls."""
     case, sampling = cases[0], run.plan.settings.sampling
-    launched = run.imported is not None or any(session.get("job") for session in run.environment)
-    gpus = 1 if launched else case.world_size
     calls = [s.iterations // s.launches for s in members if s.launches]
     iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or UNKNOWN)
     return (
-        f"# nThread 1 nGpus {gpus} {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
-        f"validation: {int(run.imported is None)} "
-        f"graph: {int(case.metric == 'graph')}"
+        f"# nThread 1 nGpus {gpus_of_process(run, case)} {sizes} warmup iters: {sampling.warmup * case.depth} "
+        f"iters: {iters} agg iters: 1 validation: {int(run.imported is None)} graph: {int(case.metric == 'graph')}"
     )
+
+
+def gpus_of_process(run: Run, case: Case) -> int:
+    """Return nGpus: one command has all GPUs unless a launcher started several."""
+    launched = run.imported is not None or any(session.get("job") for session in run.environment)
+    return 1 if launched else case.world_size
 
 
 def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterable[str]:
@@ -186,6 +195,8 @@ def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iter
         )
     if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
         yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
+    if OPERATIONS[case.op].sized and run.imported is None and len({half(each) for each in cases}) == 1:
+        yield "# One half is nan: placements [in, out] fill both, with copied for what the library lacks (perf: no -O)"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _other_options(case):
         yield f"# Not at the default: {', '.join(different)}"
@@ -206,13 +217,13 @@ def ranks_of(run: Run, case: Case) -> list[RankFacts]:
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    facts_by_rank = {facts.get("rank"): facts for facts in ranks}
+    facts_by_rank, groups = {facts.get("rank"): facts for facts in ranks}, divide(case.groups, case.world_size)
     for rank in range(case.world_size):
         facts = facts_by_rank.get(rank, {})
         _, _, number = str(facts.get("device", "")).partition(":")
         where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
-        pid = facts.get("pid", 0)
-        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{UNKNOWN}] {name}"
+        process = f"Group {groups.of(rank) or 0:2} Pid {facts.get('pid', 0):6} on {where:>10}"
+        yield f"#  Rank {rank:2} {process} device {int(number or 0):2} [{UNKNOWN}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
@@ -244,6 +255,23 @@ def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
     if run.imported is not None and any(wrong_elements(run, summary) is None for summary in members):
         return None
     return sum(failure.kind == "wrong" for summary in members for failure in summary.failures)
+
+
+def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, bool | None]:
+    """Return the mean bus bandwidth of a table in GB/s, and whether it is enough for NCCL_TESTS_MIN_BW, if that is set.
+
+    nccl-tests copies nothing, so calls with a copy, which are slower, are left out if there are others.
+    """
+    own = [s for s in members if s.case.placement != "copied"] or members
+    busbws = [rate / 1e9 for s in own if (rate := rates(s)[1]) is not None]
+    average = float(f"{fmean(busbws):.6g}") if busbws else None
+    least = least_busbw(variables_of(run))
+    return average, None if least is None else average is not None and average >= ENOUGH * least
+
+
+def variables_of(run: Run) -> dict[str, str]:
+    """Return the recorded environment variables of a run."""
+    return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
 
 
 def time_s(summary: Summary | None) -> float | None:
