@@ -169,6 +169,7 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
         ({"SPLIT": "DIV 8"}, {"groups": ["world"]}),
         ({"SPLIT_MASK": "0x0", "MIN_BW": "1.5e2", "DEVICE": "0", "OF_NEXT_YEAR": "1"}, {"groups": ["world"]}),
         ({"ALLTOALLV_SPREAD": "0.5"}, {"split_texts": ["distance:0.5"]}),
+        ({"ALLTOALLV_SPREAD": "0.0"}, {"split_texts": [""]}),
         ({"ALLTOALLV_MATRIX_SCALE": "2"}, {"split_texts": ["distance:1"]}),
     ],
 )

@@ -9,9 +9,6 @@ NCCL_TESTS_ALLTOALLV_SPREAD (1). With NCCL_TESTS_ALLTOALLV_MATRIX_FILE, a matrix
 column `count` is 0. The bus bandwidth is (n−1)/n of the algorithm bandwidth, however much data stays on a rank.
 """
 
-import re
-from collections.abc import Mapping
-
 # Name of the test, such as `alltoall` in `alltoall_perf` → operation.
 OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -28,8 +25,6 @@ OPERATIONS_LACKING = {"hypercube": "rounds of exchanges along the axes of a cube
 # The test with uneven shares, our operation for it, and variables that set the division: a spread (0 to 1) or a matrix.
 UNEVEN_TEST, UNEVEN_OPERATION = "alltoallv", "all_to_all"
 SPREAD, MATRIX_FILE, DEFAULT_SPREAD = "NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_FILE", 1.0
-# Variable with the least mean bus bandwidth in GB/s, and the share of it that is enough.
-LEAST_BUSBW, ENOUGH = "NCCL_TESTS_MIN_BW", 0.9
 # The message from one rank to another is rounded down to a multiple of this many bytes.
 UNEVEN_ALIGNMENT = 16
 
@@ -80,12 +75,6 @@ def uneven_bytes(ranks: int, elements: int, itemsize: int, spread: float) -> int
     distances = ranks * (ranks - 1) // 2
     shares = ((1 - spread) * (total / ranks) + spread * (distance * total / distances) for distance in range(ranks))
     return sum(int(share) // UNEVEN_ALIGNMENT * UNEVEN_ALIGNMENT // itemsize * itemsize for share in shares)
-
-
-def least_busbw(variables: Mapping[str, str]) -> float | None:
-    """Return the mean bus bandwidth in GB/s that NCCL_TESTS_MIN_BW asks for; None if it is not set, or not a number."""
-    text = variables.get(LEAST_BUSBW, "")
-    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE) else None
 
 
 def test_named(operation: str) -> str:

@@ -31,14 +31,13 @@ from bench.packages.interop.catalog import (
     DEFAULT_SPREAD,
     DTYPES,
     DTYPES_LACKING,
-    LEAST_BUSBW,
     MATRIX_FILE,
     OPERATIONS_LACKING,
     REDUCE_OPS,
     SPREAD,
     UNEVEN_TEST,
-    least_busbw,
 )
+from bench.packages.interop.report.nccl_tests import LEAST_BUSBW, least_busbw
 from bench.report.notices import sentence
 
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
@@ -214,7 +213,7 @@ def _variables(env: Mapping[str, str], uneven: bool, processes: int, each: int, 
         if MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
             raise ConfigError(f"{SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'")
         remarks.append(f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={spread}; say a matrix in splits")
-        settings["splits"] = [{"distance": float(spread)}]
+        settings["splits"] = [{"distance": float(spread)} if float(spread) else "even"]
     remarks += [f"{name}={text}: ignored: it changes nothing here" for name, text in own.items()]
     return settings
 

@@ -13,7 +13,6 @@ from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, StoreError
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Launch, Run, Samples
-from bench.packages.interop.catalog import LEAST_BUSBW
 from bench.packages.interop.package import INTEROP
 from bench.packages.interop.report import nccl_tests
 from bench.report.view import View
@@ -85,7 +84,7 @@ class LiveTables:
                 say(f"warning: {path}: not written: {error}", err=True)
         tables = [[self._summaries[case] for case in cases] for cases in nccl_tests.tables(self._summaries)]
         low = any(nccl_tests.average_busbw(self._run, members)[1] is False for members in tables)
-        return [f"the mean bus bandwidth is too low for {LEAST_BUSBW}"] * low
+        return [f"the mean bus bandwidth is too low for {nccl_tests.LEAST_BUSBW}"] * low
 
     def _go_on(self) -> None:
         while self._awaited is not None and self._awaited <= {*self._summaries, *self._ranks}:

@@ -17,21 +17,13 @@ from numpy.typing import NDArray
 
 from bench import __version__
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, half, ranks_together
-from bench.catalog.dtypes import dtype_named
+from bench.catalog.collectives import OPERATIONS, half
 from bench.catalog.subgroups import divide
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Json, Run, Samples, Timings
-from bench.packages.interop.catalog import (
-    NO_REDUCE_OP,
-    NO_ROOT,
-    RCCL_NAMES,
-    reduce_op_named,
-    test_named,
-)
-from bench.packages.interop.catalog import dtype_named as name_of_dtype
+from bench.packages.interop.catalog import RCCL_NAMES, test_named
 from bench.packages.interop.report import nccl_tests
 from bench.report.view import View
 
@@ -90,6 +82,7 @@ def rccl_tests_json(view: View) -> str:
     for summary in view.calls:
         for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
             algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+            size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
             rows.append(
                 {
                     "collbench": __version__,
@@ -99,9 +92,9 @@ def rccl_tests_json(view: View) -> str:
                     "ranks": case.world_size,
                     "ranksPerNode": per_node,
                     "gpusPerRank": 1,
-                    "size": summary.case.size_bytes,
-                    "type": name_of_dtype(summary.case.dtype).replace("f8e", "fp8_e"),
-                    "redop": _redop(summary.case),
+                    "size": size,
+                    "type": dtype.replace("f8e", "fp8_e"),
+                    "redop": redop,
                     "inPlace": int(half(summary.case) == "in"),
                     "time": time_s * 1e6,
                     "algBw": None if algbw is None else algbw / 1e9,
@@ -129,15 +122,8 @@ def _result(
     run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
 ) -> Json:
     """Return the object of one row: both placements, null for a placement that was not measured."""
-    case = row[0]
-    pieces = OPERATIONS[case.op].pieces(ranks_together(case))
-    result: Json = {
-        "size": case.size_bytes,
-        "count": case.size_bytes // (pieces * dtype_named(case.dtype).itemsize),
-        "type": name_of_dtype(case.dtype),
-        "redop": _redop(case),
-        "root": f"{case.root if OPERATIONS[case.op].rooted else NO_ROOT:6}",
-    }
+    size, count, dtype, redop, root = nccl_tests.lead(row[0])
+    result: Json = {"size": size, "count": count, "type": dtype, "redop": redop, "root": f"{root:6}"}
     halves = {half(each): summaries[each] for each in row}
     for place, key in KEYS.items():
         summary = halves.get(place)
@@ -242,10 +228,6 @@ def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
 def _host_ns(timings: Timings) -> NDArray[np.int64]:
     """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
     return timings.duration_ns if timings.host_ns is None else timings.host_ns
-
-
-def _redop(case: Case) -> str:
-    return reduce_op_named(case.reduce_op) if OPERATIONS[case.op].reduces else NO_REDUCE_OP
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:

@@ -8,6 +8,7 @@ dispatching is part of its times (BenchTime in its common.cu): on GPUs the colum
 and the device's own time is below the table.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
@@ -24,7 +25,7 @@ from bench.model.facts import RankFacts
 from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import Case, Json, Run
 from bench.model.visible import visible
-from bench.packages.interop.catalog import ENOUGH, NO_REDUCE_OP, NO_ROOT, least_busbw, reduce_op_named, test_named
+from bench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
 from bench.packages.interop.catalog import dtype_named as name_of_dtype
 from bench.planning.footprint import checked_apart
 from bench.report.document import method_of_calls
@@ -38,6 +39,8 @@ MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
+# Variable with the least mean bus bandwidth in GB/s, and the share of it that is enough, as `run` in common.cu has it.
+LEAST_BUSBW, ENOUGH = "NCCL_TESTS_MIN_BW", 0.9
 # Options that a column, the half of a row or the title of a table shows.
 SHOWN = ("reduce_op", "root", "placement", "metric", "depth")
 
@@ -106,15 +109,11 @@ def heading(
 
 def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> str:
     """Format one row; for an operation without sizes, a comment. cases: out of place, in place, or both."""
-    case, operation = cases[0], OPERATIONS[cases[0].op]
-    if not operation.sized:
+    case = cases[0]
+    if not OPERATIONS[case.op].sized:
         return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
-    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
-    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
-    root = case.root if operation.rooted else NO_ROOT
     halves = {half(case): summaries.get(case) for case in cases}
-    lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
-    return lead + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
+    return LEAD.format(*lead(case)) + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
 
 
 def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
@@ -133,7 +132,7 @@ def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) 
     lines += _device_times(members)
     average, enough = average_busbw(run, members)
     if average is not None:
-        verdict = "" if enough is None else " OK" if enough else " FAILED"
+        verdict = {None: "", True: " OK", False: " FAILED"}[enough]
         lines += [
             "# The mean over sizes and placements, as nccl-tests has it, without calls that include a copy if there are"
             " others; CollBench itself never averages rates:",
@@ -196,7 +195,7 @@ def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iter
     if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
         yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
     if OPERATIONS[case.op].sized and run.imported is None and len({half(each) for each in cases}) == 1:
-        yield "# One half is nan: placements [in, out] fill both, with copied for what the library lacks (perf: no -O)"
+        yield "# One half is nan: skipped (report.md) or not asked for; placements [in, out], or one copied, fill both"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _other_options(case):
         yield f"# Not at the default: {', '.join(different)}"
@@ -236,6 +235,14 @@ def _half(run: Run, summary: Summary | None) -> str:
     return HALF.format(_microseconds(summary), *texts, UNKNOWN if wrong is None else wrong)
 
 
+def lead(case: Case) -> tuple[int, int, str, str, int]:
+    """Return the size, number of elements, dtype, reduce op and root of a row."""
+    operation = OPERATIONS[case.op]
+    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
+    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    return case.size_bytes, count, name_of_dtype(case.dtype), redop, case.root if operation.rooted else NO_ROOT
+
+
 def wrong_elements(run: Run, summary: Summary) -> int | None:
     """Return 0 if all results are right, else the number of wrong results; None if results were not checked.
 
@@ -267,6 +274,12 @@ def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, b
     average = float(f"{fmean(busbws):.6g}") if busbws else None
     least = least_busbw(variables_of(run))
     return average, None if least is None else average is not None and average >= ENOUGH * least
+
+
+def least_busbw(variables: Mapping[str, str]) -> float | None:
+    """Return the mean bus bandwidth in GB/s that NCCL_TESTS_MIN_BW asks for; None if it is not set, or not a number."""
+    text = variables.get(LEAST_BUSBW, "")
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE) else None
 
 
 def variables_of(run: Run) -> dict[str, str]:
