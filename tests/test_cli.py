@@ -48,6 +48,8 @@ def test_usage_errors_exit_with_2(warm):
     assert warm("plan").returncode == 2
     assert warm("list", "everything").returncode == 2
     one_line(warm("run"), 2, "CONFIG")
+    for arguments in (("perf", "-q"), ("run", "x", "--set")):
+        one_line(warm(*arguments), 2, "requires an argument", f"(see: collbench {arguments[0]} --help)")
     one_line(warm("resume", "x"), 2, "no such run")
     one_line(warm("run", "no.yaml"), 2, "no.yaml")
     one_line(warm("run", warm.config(), "--set", "a=1"), 2, "--set a=1: a: unknown key")

@@ -141,17 +141,18 @@ def call(arguments: Sequence[str]) -> int:
         app, given = _app(named), list(arguments)
         return int(app(given or ["--help"], prog_name=NAME, obj=given, standalone_mode=False))
     except typer.TyperException as error:
-        say(f"error: {_usage(error)}", err=True)
+        say(f"error: {_usage(error, named)}", err=True)
         return BenchError.exit_code
 
 
-def _usage(error: Any) -> str:
-    """Format a usage error as one line, with the verbs that are allowed or a pointer to --help."""
+def _usage(error: Any, named: str | None) -> str:
+    """Format a usage error as one line, with the verbs that are allowed or a pointer to --help. named: the verb."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if unknown := re.match("No such command '(.*?)'", text):
         return f"{unknown[1]}: no such verb{names.allowed(unknown[1], [*VERBS])}"
     text = text.replace("Value error, ", "").replace("Input should", "it should")
-    return f"{text[0].lower()}{text[1:]} (see: {error.ctx.command_path if error.ctx else NAME} --help)"
+    command = error.ctx.command_path if error.ctx else " ".join(filter(None, [NAME, named]))
+    return f"{text[0].lower()}{text[1:]} (see: {command} --help)"
 
 
 def _app(named: str | None) -> typer.Typer:

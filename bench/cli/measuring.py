@@ -64,8 +64,8 @@ class Watch(Protocol):
     def sampled(self, samples: Samples) -> None:
         """Receive the samples of a case that was measured in a launch."""
 
-    def concluded(self, view: "View") -> None:
-        """Receive the view of the run when the run has ended."""
+    def concluded(self, view: "View") -> list[str]:
+        """Receive the view of the run when the run has ended; return a sentence on each thing that failed."""
 
 
 def source(config: Path) -> ConfigSource:
@@ -154,14 +154,14 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
 
     run = folders.read(path)
     analysis = analyzed(run)
+    problems = document.problems(run)
     if watch is not None:
-        watch.concluded(View(run, analysis))
-        say()
+        problems += watch.concluded(View(run, analysis))
+        say(err=True)
     conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output
         ledger.append(RESULTS, entry)
-    problems = document.problems(run)
     for problem in problems:
         say(problem, err=True)
     return 1 if problems else 0

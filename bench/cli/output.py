@@ -45,7 +45,8 @@ def conclude(
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
-    show_tables: False if the tables were printed already. For the other parameters see `write_report`.
+    show_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
+    other parameters see `write_report`.
     Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
     """
     from bench.report import document  # deferred import: loads the writers of tables
@@ -63,7 +64,7 @@ def conclude(
         where = " · pictures: ".join([f"report: {page}", *pictures])
     except StoreError as error:
         failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
-    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet)
+    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet, err=not show_tables)
     if failure is not None:
         raise failure
 

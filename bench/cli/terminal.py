@@ -20,14 +20,14 @@ COLOURED = (
 )
 
 
-def say_verdict(text: str) -> None:
-    """Print a text on stdout. Its verdicts are coloured on a terminal, unless NO_COLOR is set."""
+def say_verdict(text: str, err: bool = False) -> None:
+    """Print a text. Its verdicts are coloured on a terminal, unless NO_COLOR is set. err: print to stderr."""
     from rich.console import Console  # deferred import: --help does not need it
 
-    text, console = visible(text), Console()
+    text, console = visible(text), Console(stderr=err)
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
         text = pattern.sub(lambda match, colour=colour: typer.style(match[0], fg=colour, bold=True), text)  # type: ignore[misc]
-    typer.echo(text)
+    typer.echo(text, err=err)
 
 
 def error_text(error: BenchError) -> str:
