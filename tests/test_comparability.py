@@ -110,7 +110,7 @@ def test_every_recorded_fact_is_in_a_group(warm):
     session["launches"].append(launch | {"health": {"n1": {"gpus": {"0": {"energy_mj": 1}}}}})
     containers = {"host.cpu", "host.packages", "host.variables", "host.gpus", "host.torch"}
     declared = {f"host.{name}" for name in HostFacts.__annotations__} - containers
-    variables = ("SLURM_JOB_ID", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO")
+    variables = ("SLURM_JOB_ID", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_TESTS_SPLIT")
     session["host"]["variables"] = dict.fromkeys(variables)
     paths = {*paths_in(session), *declared, "host.interface.eth0"}
     assert len(paths) > 80 and {path for path in paths if group_of(path) is None} == set()

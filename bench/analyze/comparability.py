@@ -54,6 +54,7 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
     (r"host\.(kernel|system|python|collbench|commit|memory_bytes)", NOTED, "may change times a little"),
     (r"host\.(time_namespace|booted_s)", HARMLESS, "clocks of two sessions are never compared; boot_id is"),
     (r"host\.variables\.SLURM_.*", HARMLESS, "new in each job of a batch system"),
+    (r"host\.variables\.NCCL_TESTS_.*", HARMLESS, "settings of the run have what `perf` made of them"),
     (r"host\.variables\.(NCCL_DEBUG\w*|\w+_LOG_LEVEL|TORCH_LOGS)", NOTED, "output, which costs little"),
     (r"host\.variables\.CUDA_VISIBLE\w*", NOTED, "a batch system may give a job other GPUs of a host"),
     (r"host\.variables\..*", BLOCKS, "variables choose interfaces, transports and algorithms"),
