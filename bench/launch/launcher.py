@@ -17,6 +17,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,7 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import psutil
 
@@ -299,7 +300,7 @@ class Launcher:
                 variables=dict(variables),
             )
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
-            with _EndingIfStuck(server) as watch:
+            with _EndingIfStuck(server) as watch, _without_program():
                 process.start()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
@@ -354,6 +355,16 @@ def _sockets_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         settings["tempdir"] = before
+
+
+@contextlib.contextmanager
+def _without_program() -> Iterator[None]:
+    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank."""
+    program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
