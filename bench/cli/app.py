@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from bench import __version__
 from bench.catalog.package import Verb
 from bench.catalog.registry import PACKAGES
-from bench.cli.terminal import error_text, say
+from bench.cli.terminal import error_text, open_streams, say
 from bench.config import names
 from bench.machine import environment
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
@@ -133,7 +133,8 @@ class Verbs(TyperGroup):
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Run the command line with these arguments and return the exit code."""
+    """Run the command line with these arguments and return the exit code; for programs, too."""
+    open_streams()
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
     try:

@@ -4,7 +4,9 @@ The text may quote files of others: names of hosts, failures, labels. Such a quo
 All verbs print through this module.
 """
 
+import os
 import re
+import sys
 
 import typer
 
@@ -18,6 +20,20 @@ COLOURED = (
     (re.compile(r"\b(FASTER|SAME|PASS)\b"), "green"),
     (re.compile(r"\b(INCONCLUSIVE|INCOMPLETE)\b"), "yellow"),
 )
+
+
+def open_streams() -> None:
+    """Open the standard streams that were closed, which ranks inherit and write to, and let none refuse a character.
+
+    Some daemons close them; a locale without UTF-8 has no words for what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
+        if number and hasattr(getattr(sys, name), "reconfigure"):  # a program that calls this may have its own
+            getattr(sys, name).reconfigure(errors="replace")
 
 
 def say_verdict(text: str) -> None:
