@@ -358,6 +358,14 @@ def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, undec
     assert quiet.returncode == code and quiet.stdout in done.stdout and quiet.stdout.startswith(verdict)
 
 
+def test_a_report_that_cannot_be_written_changes_no_exit_code(warm):
+    name = kept(warm.folder, [0.5, 0.51] * 4)
+    (warm.folder / "results" / name / "report.md").mkdir()
+    done = warm("resume", name, "--no-plots", "--quiet")
+    assert (done.returncode, verdict_of(done)) == (1, SLOWER)
+    assert re.fullmatch(r"note: no report: .*report\.md: is a directory\n", done.stderr), done.stderr
+
+
 # The exit code of a real `ab`, by its verdict.
 CODES = {SLOWER: 1, FASTER: 0, SAME: 0, INCONCLUSIVE: 3}
 

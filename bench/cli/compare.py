@@ -16,6 +16,7 @@ from bench.cli.comparison import (
     print_comparison,
     share,
 )
+from bench.cli.output import folder_name, optional
 from bench.cli.terminal import say
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -83,7 +84,7 @@ def compare(
             raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
         result = compare_runs(before, after, smallest, floor, across)
         result = exiting(result, undecided)
-        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
+        return print_comparison(result, f"{result.before}-vs-{result.after}", format)
     if pairwise:
         raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
@@ -107,10 +108,9 @@ def _within(
         )
     result = compare_runs([path], [path], min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
-    folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
     return print_comparison(
         replace(result, before=before, after=after, values=(sides[0], sides[1]), fail_on=(), undecided_exits=False),
-        folder,
+        f"{result.before}-{'-vs-'.join(sides)}",
         format,
     )
 
@@ -140,7 +140,9 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+        with optional("picture"):
+            from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-        say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+            folder = PLOTS / folder_name(f"{names[0]}-to-{names[-1]}")
+            say(f"\n{pictures.draw_trend(trends, names, folder)}")
     return 0

@@ -4,18 +4,45 @@ Documents go into the folder of the run, pictures below plots/.
 Documents of a run outside results/ go with its pictures.
 """
 
+import contextlib
+import hashlib
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
-from bench.model.errors import StoreError
+from bench.model.errors import BenchError, StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
 from bench.report.view import View
 from bench.store import folders
+
+# Longest name of a folder, in bytes. File systems allow 255, some that encrypt names allow 143.
+LONGEST_NAME = 140
+# Characters that some file systems, or services that store artefacts, refuse in the name of a folder; and spaces.
+REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
+
+
+def folder_name(text: str) -> str:
+    """Return a text as the name of a folder. A text that is too long is cut; a digest distinguishes it from others."""
+    name = os.fsencode(REFUSED.sub("-", text))
+    if len(name) > LONGEST_NAME:
+        name = name[: LONGEST_NAME - 9] + f"-{hashlib.sha256(name).hexdigest()[:8]}".encode()
+    return name.decode(errors="ignore")
+
+
+@contextlib.contextmanager
+def optional(part: str) -> Iterator[None]:
+    """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
+    try:
+        yield
+    except Exception as error:
+        reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        say(f"note: no {part}: {reason}", err=True)
 
 
 def analyzed(run: Run) -> Analysis:
@@ -78,8 +105,7 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
 
     run = view.run
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
-    # The name of a side contains a colon, which some file systems do not allow in the name of a folder.
-    name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
+    name = folder_name(run.name) if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
     pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
