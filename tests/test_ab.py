@@ -358,6 +358,21 @@ def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, undec
     assert quiet.returncode == code and quiet.stdout in done.stdout and quiet.stdout.startswith(verdict)
 
 
+def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
+    # The pairs agree, but launches of a side scatter: without pairs nothing would be decided.
+    name = kept(warm.folder, [0.1, 0.11] * 4)
+    reported = warm("report", name, "--no-plots", "--format", "json").stdout
+    for words in ([name], [f"{name}:a", f"{name}:b"]):
+        done = warm("compare", *words)
+        assert (done.returncode, verdict_of(done)) == (1, SLOWER), done.stdout + done.stderr
+        assert done.stdout.rstrip().endswith(f"plots/{name}/comparison.png")
+        assert warm("compare", *words, "--format", "json").stdout == reported
+        refused = warm("compare", *words, "--min-change", "1%")
+        assert refused.returncode == 2 and refused.stderr.startswith("error: --min-change: ")
+    swapped = warm("compare", f"{name}:b", f"{name}:a")
+    assert swapped.returncode == 2 and "name side A first" in swapped.stderr
+
+
 def test_a_report_that_cannot_be_written_changes_no_exit_code(warm):
     name = kept(warm.folder, [0.5, 0.51] * 4)
     (warm.folder / "results" / name / "report.md").mkdir()

@@ -11,9 +11,11 @@ from bench.cli.comparison import (
     IfUndecided,
     Undecided,
     compare_runs,
+    compare_sides,
     exiting,
     print_as,
     print_comparison,
+    run_of_sides,
     share,
 )
 from bench.cli.output import folder_name, optional
@@ -58,6 +60,8 @@ def compare(
 
     Several runs on a side, separated by commas, show the between-run variance.
 
+    A run of `ab`, alone or by its sides RUN:a RUN:b: in pairs, as `ab` and `report` do.
+
     Three runs or more: find the run since which each case has taken another time.
 
     One run --across backend=gloo,mpi: find the faster of the two (in the newest run if none is named).
@@ -69,17 +73,23 @@ def compare(
     smallest = share("--min-change", min_change)
     floor = share("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
+    changed = ["--min-change"] if min_change != DEFAULT_MIN_CHANGE else []
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
         raise ConfigError("name the two runs BEFORE and AFTER, or one run with --across backend=gloo,mpi")
+    sides = [[folders.find(RESULTS, name) for name in side.split(",")] for side in runs] if len(runs) <= 2 else []
+    if (path := run_of_sides([path for side in sides for path in side])) is not None:
+        if refused := pairwise + changed:
+            raise ConfigError(f"{refused[0]}: {path.name} has two sides, which are compared as ab was asked to")
+        return print_comparison(exiting(compare_sides(path), undecided), path.name, format)
     if len(runs) == 1:
         raise ConfigError(
             f"compare {runs[0]} has nothing to be compared with: name BEFORE and AFTER "
             "(a table: collbench check TABLE RUN)"
         )
     if len(runs) == 2:
-        before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
+        before, after = sides
         if len({*before, *after}) < len(before) + len(after) > 2:
             raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
         result = compare_runs(before, after, smallest, floor, across)

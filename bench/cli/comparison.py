@@ -98,6 +98,22 @@ def _check_one_machine(side: Sequence[Run]) -> None:
                 raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 
 
+def run_of_sides(paths: Sequence[Path]) -> Path | None:
+    """Return the folder of a run of two sides if it is named, alone or by both sides; None otherwise.
+
+    Raises ConfigError if side B is named first.
+    """
+    places = [path.resolve() for path in paths]
+    names = [place.name for place in places]
+    both = sorted(names) == [*folders.SIDES] and len({place.parent for place in places}) == 1
+    path = places[0].parent if both else places[0] if len(places) == 1 else None
+    if path is None or not folders.RunFolder(path).has_sides:
+        return None
+    if both and names != [*folders.SIDES]:
+        raise ConfigError(f"{path.name}: B is compared with A, as ab did: name side A first")
+    return path
+
+
 def compare_sides(path: Path) -> Comparison:
     """Compare the two sides of a run, as far as they have been measured."""
     from bench.analyze import pairs  # deferred import: loads numpy and scipy
