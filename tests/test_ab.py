@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import re
 import signal
@@ -27,8 +28,9 @@ from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
 from bench.store import encoding, folders
-from conftest import invented_run, samples
+from conftest import ROOT, invented_run, samples
 from test_measure import assert_nothing_left
+from test_report import misfits
 from test_turns import IN_TURNS, assert_took_turns
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
@@ -362,6 +364,8 @@ def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
     # The pairs agree, but launches of a side scatter: without pairs nothing would be decided.
     name = kept(warm.folder, [0.1, 0.11] * 4)
     reported = warm("report", name, "--no-plots", "--format", "json").stdout
+    schema = json.loads((ROOT / "docs/comparison-schema.json").read_text())
+    assert json.loads(reported)["pairs"] == 8 and misfits(json.loads(reported), schema, schema) == []
     for words in ([name], [f"{name}:a", f"{name}:b"]):
         done = warm("compare", *words)
         assert (done.returncode, verdict_of(done)) == (1, SLOWER), done.stdout + done.stderr
@@ -370,7 +374,7 @@ def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
         refused = warm("compare", *words, "--min-change", "1%")
         assert refused.returncode == 2 and refused.stderr.startswith("error: --min-change: ")
     swapped = warm("compare", f"{name}:b", f"{name}:a")
-    assert swapped.returncode == 2 and "name side A first" in swapped.stderr
+    assert swapped.returncode == 2 and "B with A, in pairs" in swapped.stderr
 
 
 def test_a_report_that_cannot_be_written_changes_no_exit_code(warm):

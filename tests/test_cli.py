@@ -188,8 +188,7 @@ def test_many_runs_on_a_side_have_short_names_and_a_picture_changes_no_exit_code
 )
 def test_names_of_folders_have_no_character_that_a_system_refuses(text, name):
     assert folder_name(text) == name
-    long = [folder_name(200 * "é" + text), folder_name(200 * "é" + name[1:])]
-    assert long[0] != long[1] and all(len(os.fsencode(text)) <= 143 for text in long)
+    assert 130 < len(os.fsencode(folder_name(200 * "é" + text))) <= 143
 
 
 def test_the_verdict_is_available_in_one_line(example):

@@ -73,31 +73,31 @@ def compare(
     smallest = share("--min-change", min_change)
     floor = share("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
-    changed = ["--min-change"] if min_change != DEFAULT_MIN_CHANGE else []
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
         raise ConfigError("name the two runs BEFORE and AFTER, or one run with --across backend=gloo,mpi")
-    sides = [[folders.find(RESULTS, name) for name in side.split(",")] for side in runs] if len(runs) <= 2 else []
+    if len(runs) > 2:
+        if pairwise:
+            raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
+        return _trend(runs, format, smallest)
+    sides = [[folders.find(RESULTS, name) for name in side.split(",")] for side in runs]
     if (path := run_of_sides([path for side in sides for path in side])) is not None:
-        if refused := pairwise + changed:
-            raise ConfigError(f"{refused[0]}: {path.name} has two sides, which are compared as ab was asked to")
+        swapped = len(runs) == 2 and sides[0][0].name == folders.SIDES[1]
+        refused = pairwise + ["--min-change"] * (min_change != DEFAULT_MIN_CHANGE) + [runs[0]] * swapped
+        if refused:
+            raise ConfigError(f"{refused[0]}: sides of {path.name} are compared as ab was asked to: B with A, in pairs")
         return print_comparison(exiting(compare_sides(path), undecided), path.name, format)
     if len(runs) == 1:
         raise ConfigError(
             f"compare {runs[0]} has nothing to be compared with: name BEFORE and AFTER "
             "(a table: collbench check TABLE RUN)"
         )
-    if len(runs) == 2:
-        before, after = sides
-        if len({*before, *after}) < len(before) + len(after) > 2:
-            raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
-        result = compare_runs(before, after, smallest, floor, across)
-        result = exiting(result, undecided)
-        return print_comparison(result, f"{result.before}-vs-{result.after}", format)
-    if pairwise:
-        raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
-    return _trend(runs, format, smallest)
+    before, after = sides
+    if len({*before, *after}) < len(before) + len(after) > 2:
+        raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
+    result = exiting(compare_runs(before, after, smallest, floor, across), undecided)
+    return print_comparison(result, f"{result.before}-vs-{result.after}", format)
 
 
 def _within(

@@ -99,19 +99,11 @@ def _check_one_machine(side: Sequence[Run]) -> None:
 
 
 def run_of_sides(paths: Sequence[Path]) -> Path | None:
-    """Return the folder of a run of two sides if it is named, alone or by both sides; None otherwise.
-
-    Raises ConfigError if side B is named first.
-    """
-    places = [path.resolve() for path in paths]
-    names = [place.name for place in places]
-    both = sorted(names) == [*folders.SIDES] and len({place.parent for place in places}) == 1
-    path = places[0].parent if both else places[0] if len(places) == 1 else None
-    if path is None or not folders.RunFolder(path).has_sides:
-        return None
-    if both and names != [*folders.SIDES]:
-        raise ConfigError(f"{path.name}: B is compared with A, as ab did: name side A first")
-    return path
+    """Return the folder of a run of two sides if it is named, alone or by both sides; None otherwise."""
+    places = {path.resolve() for path in paths}
+    path = paths[0].resolve() if len(paths) == 1 else paths[0].resolve().parent
+    named = places in ({path}, {path / side for side in folders.SIDES})
+    return path if named and folders.RunFolder(path).has_sides else None
 
 
 def compare_sides(path: Path) -> Comparison:

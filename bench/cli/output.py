@@ -5,7 +5,6 @@ Documents of a run outside results/ go with its pictures.
 """
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -28,11 +27,8 @@ REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
 
 
 def folder_name(text: str) -> str:
-    """Return a text as the name of a folder. A text that is too long is cut; a digest distinguishes it from others."""
-    name = os.fsencode(REFUSED.sub("-", text))
-    if len(name) > LONGEST_NAME:
-        name = name[: LONGEST_NAME - 9] + f"-{hashlib.sha256(name).hexdigest()[:8]}".encode()
-    return name.decode(errors="ignore")
+    """Return a text as the name of a folder, cut if it is too long."""
+    return REFUSED.sub("-", text).encode(errors="ignore")[:LONGEST_NAME].decode(errors="ignore")
 
 
 @contextlib.contextmanager
