@@ -128,26 +128,32 @@ def public_cases(view: View) -> list[PublicCase]:
 def to_csv(view: View) -> str:
     """Return summary.csv: one typed row per case, in seconds, bytes and bytes/s; a cell without a number is empty.
 
-    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing.
+    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing. Without
+    a result, there is one line with all columns that a run can have.
     """
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
     used = {option.name for operation in operations for option in operation.own_options}
     used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
-    unused = {option.name for option in ALL_OPTIONS} - used
+    left_out = {option.name for option in ALL_OPTIONS} - used if operations else set[str]()
+    cases = public_cases(view)
+    models = [type(case) for case in cases] or [PublicCase, *(columns.case for columns in package_columns())]
+    fields = {name: field for model in models for name, field in model.model_fields.items()}
+    left_out |= {name for name, field in fields.items() if JSON_ONLY in field.metadata}
+    at_end = ("failures", "notices", "warnings")
+    names = [name for name in fields if name not in {*left_out, *at_end}]
     rows = []
-    for case in public_cases(view):
-        left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
-        row = {name: value for name, value in case if name not in left_out}
-        noticed: Sequence[PublicNotice] = row.pop("notices")
+    for case in cases:
+        row = {name: getattr(case, name, None) for name in names}
+        noticed: Sequence[PublicNotice] = case.notices
         texts = {
-            "failures": "; ".join(row.pop("failures")),
+            "failures": "; ".join(case.failures),
             "notices": " ".join(notice.kind for notice in noticed),
             "warnings": "; ".join(notice.text for notice in noticed),
         }
         rows.append(row | texts)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    counts = {name for name in names if all(_whole_or_none(row.get(name)) for row in rows)}
-    return csv_text([{name: _counted_or_as_is(row.get(name), name in counts) for name in names} for row in rows])
+    counts = {name for name in names if all(_whole_or_none(row[name]) for row in rows)}
+    counted = [{name: _counted_or_as_is(value, name in counts) for name, value in row.items()} for row in rows]
+    return csv_text(counted, [*names, *at_end])
 
 
 def _whole_or_none(value: object) -> bool:
@@ -273,11 +279,11 @@ def judgement_columns(judged: Judgement) -> Json:
     }
 
 
-def csv_text(rows: Sequence[Json]) -> str:
-    """Format rows, which have the same keys, as CSV."""
+def csv_text(rows: Sequence[Json], names: Sequence[str] = ()) -> str:
+    """Format rows, which have the same keys, as CSV. names: the keys; without them, no rows are no line."""
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    if names := names or list(rows[0] if rows else ()):
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _in_csv(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
