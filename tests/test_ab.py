@@ -365,7 +365,10 @@ def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
     name = kept(warm.folder, [0.1, 0.11] * 4)
     reported = warm("report", name, "--no-plots", "--format", "json").stdout
     schema = json.loads((ROOT / "docs/comparison-schema.json").read_text())
-    assert json.loads(reported)["pairs"] == 8 and misfits(json.loads(reported), schema, schema) == []
+    document = json.loads(reported)
+    assert (
+        document["pairs"] == 8 and document["runs_after"] == [f"{name}:b"] and misfits(document, schema, schema) == []
+    )
     for words in ([name], [f"{name}:a", f"{name}:b"]):
         done = warm("compare", *words)
         assert (done.returncode, verdict_of(done)) == (1, SLOWER), done.stdout + done.stderr

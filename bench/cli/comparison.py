@@ -138,16 +138,15 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
         folders.SUMMARY: machine_format.comparison_csv(result),
     }
     folder = output.documents_at(path)
-    made: list[Path | None] = []
     with output.optional("report"):
         folders.make_folder(folder)
         for name, content in written.items():
             folders.write(folder / name, content)
-            made.append(folder / name)
-    if plots:
-        made.append(_draw(result, path.resolve().name))
-    if any(made) and not quiet:
-        say("\n" + "\n".join(str(file) for file in made if file))
+        if not quiet:
+            say("\n" + "\n".join(str(folder / name) for name in written))
+    picture = _draw(result, path.resolve().name) if plots else None
+    if picture is not None and not quiet:
+        say(picture)
     return result
 
 

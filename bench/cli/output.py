@@ -36,6 +36,8 @@ def optional(part: str) -> Iterator[None]:
     """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
     try:
         yield
+    except BrokenPipeError:  # the reader of stdout has left
+        raise
     except Exception as error:
         reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         say(f"note: no {part}: {reason}", err=True)

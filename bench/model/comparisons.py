@@ -140,7 +140,7 @@ class Comparison:
     verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
-    # Names of the runs of each side; empty for sides that took turns.
+    # Names of the runs of each side.
     runs_before: tuple[str, ...] = ()
     runs_after: tuple[str, ...] = ()
     differences: tuple[tuple[str, str, str], ...] = ()
