@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -378,6 +379,13 @@ def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
         assert refused.returncode == 2 and refused.stderr.startswith("error: --min-change: ")
     swapped = warm("compare", f"{name}:b", f"{name}:a")
     assert swapped.returncode == 2 and "B with A, in pairs" in swapped.stderr
+
+
+def test_documents_of_a_side_outside_results_are_with_its_pictures(warm):
+    shutil.copytree(warm.folder / "results" / kept(warm.folder, OPEN), warm.folder / "elsewhere")
+    assert warm("report", "elsewhere:a").returncode == 0
+    assert [path.name for path in (warm.folder / "plots").iterdir()] == ["elsewhere-a"]
+    assert {"report.md", "modes.png"} <= {path.name for path in (warm.folder / "plots/elsewhere-a").iterdir()}
 
 
 def test_a_report_that_cannot_be_written_changes_no_exit_code(warm):

@@ -137,7 +137,7 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
         folders.REPORT: markdown.written(comparison.document(result)),
         folders.SUMMARY: machine_format.comparison_csv(result),
     }
-    folder = output.documents_at(path)
+    folder = output.documents_at(path, path.resolve().name)
     with output.optional("report"):
         folders.make_folder(folder)
         for name, content in written.items():

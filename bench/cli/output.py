@@ -50,13 +50,13 @@ def analyzed(run: Run) -> Analysis:
     return analyze(run)
 
 
-def documents_at(path: Path) -> Path:
+def documents_at(path: Path, name: str) -> Path:
     """Return the folder for documents of the run in `path`: its own folder if it is in results/ here and writable.
 
-    Other runs may be in version control, or belong to somebody else: their documents go to the folder of pictures.
+    Other runs may be in version control, or belong to somebody else: their documents go to `name`, with the pictures.
     """
     ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
-    return path if ours else PLOTS / path.resolve().name
+    return path if ours else PLOTS / name
 
 
 def conclude(
@@ -106,7 +106,7 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
     name = folder_name(run.name) if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
     pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
-    folder = output or (run.path if chosen else documents_at(run.path))
+    folder = output or (run.path if chosen else documents_at(run.path, name))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)
     for file_name, content in written.items():
