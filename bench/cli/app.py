@@ -133,10 +133,10 @@ class Verbs(TyperGroup):
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Run the command line with these arguments and return the exit code; for programs, too."""
-    open_streams()
+    """Run the command line with these arguments and return the exit code."""
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
+    open_streams()
     try:
         # With standalone_mode=False, exit codes are returned, including the code for Ctrl-C during parsing.
         app, given = _app(named), list(arguments)

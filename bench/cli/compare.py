@@ -45,7 +45,9 @@ Across = Annotated[
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Two runs (or A1,A2 B1,B2), more, one of ab, or one with --across.", metavar="BEFORE AFTER"),
+        typer.Argument(
+            help="Two runs (or A1,A2 B1,B2), more, one of ab, or one with --across.", metavar="BEFORE AFTER"
+        ),
     ] = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,

@@ -130,6 +130,16 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     return (*modules, *(("scipy.special",) if stops else ()))
 
 
+@contextlib.contextmanager
+def _without_program() -> Iterator[None]:
+    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank."""
+    program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
 class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
@@ -355,16 +365,6 @@ def _sockets_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         settings["tempdir"] = before
-
-
-@contextlib.contextmanager
-def _without_program() -> Iterator[None]:
-    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank."""
-    program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = program
 
 
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
