@@ -179,7 +179,7 @@ def test_many_runs_on_a_side_have_short_names_and_a_picture_changes_no_exit_code
     (example.folder / "plots").touch()
     done = example(*command)
     assert done.returncode == 0 and "\nSAME: 20 cases same" in done.stdout
-    assert done.stderr.startswith("note: no picture: plots/") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("note: no pictures: plots/") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,7 @@ Across = Annotated[
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Two runs (or A1,A2 B1,B2), more, one of ab, or one with --across.", metavar="BEFORE AFTER"
-        ),
+        typer.Argument(help="Two runs (or A1,A2 B1,B2), more, one of ab, one with --across.", metavar="BEFORE AFTER"),
     ] = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
@@ -152,7 +150,7 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        with optional("picture"):
+        with optional("pictures"):
             from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
             folder = PLOTS / folder_name(f"{names[0]}-to-{names[-1]}")
