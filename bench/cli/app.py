@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from bench import __version__
 from bench.catalog.package import Verb
 from bench.catalog.registry import PACKAGES
-from bench.cli.terminal import error_text, say
+from bench.cli.terminal import error_text, open_streams, say
 from bench.config import names
 from bench.machine import environment
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
@@ -136,6 +136,7 @@ def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
+    open_streams()
     try:
         # With standalone_mode=False, exit codes are returned, including the code for Ctrl-C during parsing.
         app, given = _app(named), list(arguments)

@@ -4,7 +4,9 @@ The text may quote files of others: names of hosts, failures, labels. Such a quo
 All verbs print through this module.
 """
 
+import os
 import re
+import sys
 
 import typer
 
@@ -41,3 +43,17 @@ def error_text(error: BenchError) -> str:
 def say(text: object = "", err: bool = False, nl: bool = True) -> None:
     """Print a text, with control characters made visible. err: print to stderr. nl: end with a line break."""
     typer.echo(visible(str(text)), err=err, nl=nl)
+
+
+def open_streams() -> None:
+    """Open the standard streams that were closed, which ranks inherit and write to, and let none refuse a character.
+
+    Some daemons close them; a locale without UTF-8 has no words for what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
+        if number and hasattr(getattr(sys, name), "reconfigure"):  # a program that calls this may have its own
+            getattr(sys, name).reconfigure(errors="replace")

@@ -140,6 +140,9 @@ class Comparison:
     verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
+    # Names of the runs of each side.
+    runs_before: tuple[str, ...] = ()
+    runs_after: tuple[str, ...] = ()
     differences: tuple[tuple[str, str, str], ...] = ()
     only_before: tuple[Unpaired, ...] = ()
     only_after: tuple[Unpaired, ...] = ()
