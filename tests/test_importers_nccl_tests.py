@@ -15,6 +15,7 @@ from bench.analyze.analysis import analyze
 from bench.model.errors import ForeignError
 from bench.model.notices import notice
 from bench.model.records import Case
+from bench.packages.interop.cli.import_ import FORMATS_HELP
 from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, Source, read_source
@@ -110,6 +111,7 @@ def test_older_versions_are_refused_with_the_versions_that_are_read(read, text):
     """Older versions wrote milliseconds, or the largest deviation instead of the number of wrong elements."""
     with pytest.raises(ForeignError, match=r"nccl-tests 2\.10 or newer is read"):
         read(text, name="all_reduce.log")
+    assert "nccl-tests 2.10 or newer" in FORMATS_HELP
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from bench.catalog.variables import allowed
 from bench.model.errors import ForeignError, damaged_json
 from bench.model.records import Json
 from bench.packages.interop.catalog import NO_REDUCE_OP
-from bench.packages.interop.importers.nccl_text import DeviceRow, Half, Row, Section, version_of
+from bench.packages.interop.importers.nccl_text import READ, DeviceRow, Half, Row, Section, version_of
 from bench.packages.interop.importers.readings import LEAST_US, Printed, whole
 
 # The tool writes six decimals, of microseconds and of GB/s.
@@ -42,9 +42,7 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")
     if _whole(document.get("version")) == 1:
-        raise ForeignError(
-            f"{where}: JSON version 1; JSON version 2 or newer, and text of nccl-tests 2.10 or newer is read"
-        )
+        raise ForeignError(f"{where}: JSON version 1; JSON version 2 or newer, and text of {READ} is read")
     return _nccl_sections(document)
 
 

@@ -24,7 +24,8 @@ COUNTS = {"#wrong", "wrong"}
 FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
 # Columns of nccl-tests before 2.10: the largest deviation, and the number of elements.
 OLD_COLUMNS = {"error", "N"}
-TOO_OLD = "written by an nccl-tests before 2.10; output of nccl-tests 2.10 or newer is read"
+READ = "nccl-tests 2.10 or newer"
+TOO_OLD = f"written by an older nccl-tests; output of {READ} is read"
 # If more blanks than this precede the only half of a row, its first half is empty (nccl-tests writes 32 blanks where it
 # replays in place only).
 EMPTY_HALF = 28
