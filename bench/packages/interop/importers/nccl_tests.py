@@ -317,7 +317,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         placed = usual(replace(case, placement=half.place))
         failure, verified = _verdict(half)
         if failure is not None:
-            yield Number(placed, None, failure, verified)
+            yield Number(placed, None, failure, verified, row.context)
         elif half.time is None or half.time.value < LEAST_US:
             reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] += 1
         else:
@@ -326,7 +326,8 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
             each_s = tuple(tuple(time * US for time in process) for process in half.each_us)
             statistic = _statistic(section, iterations, half.skipped, slowest=bool(each_s))
             apart = section.blocking == APART and bool(each_s)
-            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s, apart), None, verified)
+            aggregate = Aggregate(half.time.value * US, statistic, calls, each_s, apart)
+            yield Number(placed, aggregate, None, verified, row.context)
 
 
 def _statistic(section: Section, iterations: int | None, skipped: int, slowest: bool) -> str:

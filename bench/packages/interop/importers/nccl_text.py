@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
+from bench.packages.interop.importers.context import COMMAND, Context, stable
 from bench.packages.interop.importers.logs import LogLine, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
@@ -48,6 +49,9 @@ _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
 # In an open table: the rest of a row that another line interrupted.
 _PART_OF_A_ROW = re.compile(r"\s*-?\d+\s*$|.*\b[a-z]\w*\s+(?:sum|prod|min|max|avg|mulsum|none)\s+-?\d+(?:\s|$)")
+# Lines of an execution that state its settings, and lines that say nothing of them.
+_STATED = re.compile(r"(nThread|Rank\s+\d+|\w+-tests:? version|[NR]CCL version|Blocking Enabled|Parallel Init).*", re.I)
+_FRAME = re.compile(r"test (?:starting|concluded)|Using devices|Out of bounds|Avg bus|-place|algbw|\(us\)")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?(?:\.exe)?\b(?!\.)")
 # A command line without a launcher: after a prompt, or with an option.
 _ALONE = re.compile(
@@ -97,6 +101,8 @@ class Row:
     root: int | None
     halves: tuple[Half, ...]
     iterations: int | None = None
+    # Facts of its table, as in `context`.
+    context: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -203,6 +209,7 @@ def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
     for line in lines:
         parser.take(line)
     parser.finish_row()
+    parser.context.end()
     return [*parser.done, parser.section]
 
 
@@ -242,6 +249,9 @@ class _Parser:
         # Number of processes that a launcher's command line names, for the same section.
         self.processes: int | None = None
         self.begun: _BegunRow | None = None
+        self.context = Context()
+        # Facts of the current table.
+        self.facts: dict[str, str] = {}
 
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
@@ -252,6 +262,15 @@ class _Parser:
             self._count_as_unread(numbered)
             return
         self._learn(line)
+        command = _command(line)
+        stated = _STATED.search(line)
+        if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
+            name = " ".join(stated[1].split())
+            while name in self.context.settings:  # of another process
+                name += "'"
+            self.context.settings[name] = stable(stated[0])
+        elif stated or command is not None or not _FRAME.search(line):
+            self.context.take(numbered, COMMAND if command else "")
         if "-place" in line:
             self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
         if "algbw" in line:
@@ -259,7 +278,7 @@ class _Parser:
         if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
             self.finish_row()
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
-        if (command := _command(line)) is not None:
+        if command is not None:
             if self.section.rows or self.section.cut or self.begun is not None:
                 self._end_section()  # rows above a command do not belong to it
             self.hint, self.processes = command
@@ -287,6 +306,7 @@ class _Parser:
         self.done.append(self.section)
         self.section, self.header, self.places, self.closed = Section(), Header(), (), False
         self.stage, self.settings, self.titled = _Reached.NOTHING, "", False
+        self.context.settings.clear()
 
     def _learn(self, line: str) -> None:
         """Read facts on the tool, its settings and the devices from a line; a line may contain several facts."""
@@ -370,6 +390,10 @@ class _Parser:
         self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
         self.stage = _Reached.ROWS
+        if self.section.rows and (whole(size) or 0) > self.section.rows[-1].size:
+            self.context.lines = {}
+        else:  # a table, or the same rows once more
+            self.facts = self.context.table()
         self.begun = _BegunRow(line, whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         self._finish_complete_row(self.begun, behind)
         if _ROW.search(behind):  # two rows whose line feed was lost
@@ -411,7 +435,8 @@ class _Parser:
             self._count_as_unread(begun.line)
         if halves and begun.size is not None:
             self._use_command()
-            self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
+            lead = begun.size, begun.count, begun.dtype, begun.redop, begun.root
+            self.section.rows.append(Row(*lead, halves, context=self.facts))
 
 
 def _command(line: str) -> tuple[str, int | None] | None:

@@ -127,6 +127,8 @@ class Number:
     failure: Failure | None = None
     # True if the tool found the result right. None if unknown.
     verified: bool | None = None
+    # Facts of its table, as in `context`; all numbers of a table share them.
+    context: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
