@@ -47,6 +47,8 @@ _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
 _UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
 _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?(?:\.exe)?[\s\"']*$")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
+# The line above the names of the columns; a sentence may have its words, too.
+_ONLY_PLACES = re.compile(r"(?:[^#]*#)?\s*(?:(?:out-of-place|in-place)\s*){1,2}")
 # In an open table: the rest of a row that another line interrupted.
 _PART_OF_A_ROW = re.compile(r"\s*-?\d+\s*$|.*\b[a-z]\w*\s+(?:sum|prod|min|max|avg|mulsum|none)\s+-?\d+(?:\s|$)")
 # Lines of an execution that state its settings, and lines that say nothing of them.
@@ -183,7 +185,7 @@ class Header:
 
     # Columns of one half.
     columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
-    # Placements of the halves that the table has.
+    # Placements of the halves that the table has; "" if unknown.
     places: tuple[str, ...] = ("out", "in")
 
 
@@ -271,10 +273,11 @@ class _Parser:
             self.context.settings[name] = stable(stated[0])
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
-        if "-place" in line:
-            self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+        if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
+            found = (PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+            self.places = tuple(dict.fromkeys([*self.places, *found]))
         if "algbw" in line:
-            self._read_header(line)
+            self._read_header(numbered)
         if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
             self.finish_row()
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
@@ -355,19 +358,27 @@ class _Parser:
         if "CCL version" in line and (library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)):
             self.section.nccl = library[1].rstrip(".")
 
-    def _read_header(self, line: str) -> None:
-        names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
+    def _read_header(self, line: LogLine) -> None:
+        text = re.sub(r"\([^)]*\)", " ", line.text)  # units
+        names = text.replace("#wrong", " #wrong ").replace("# ", " ").split()
         starts = [at for at, name in enumerate(names) if name in TIMES]
         if "busbw" not in names or not starts:
             return
         if OLD_COLUMNS & set(names):
             raise ForeignError(f"{self.where}: {TOO_OLD}")
+        if "size" not in names:
+            raise ForeignError(
+                f"{self.where}:{line.number}: only a part of the header of a table is in this line: columns were cut "
+                "off, or a terminal wrapped the lines; give the output as nccl-tests printed it"
+            )
         if self.closed:
             self._end_section()
         self.finish_row()
         last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
         end = starts[1] if len(starts) > 1 else 1 + last
-        places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
+        # Which half an only half is must be stated: "" if it is not.
+        places = self.places if len(self.places) == len(starts) else ("out", "in") if len(starts) == 2 else ("",)
+        self.places = ()
         self.header, self.titled = Header(tuple(names[starts[0] : end]), places), True
         self.section.cpu_time = "cputime" in names
 
@@ -412,6 +423,8 @@ class _Parser:
             self.begun.redop, self.begun.root, rest = redop, root, line[at:]
         halves, behind = _halves(rest, self.header)
         if not halves:
+            if rest != line and rest.strip():  # the line ends within a half
+                self.finish_row()
             return False
         self.begun.halves += halves
         self._finish_complete_row(self.begun, behind)
@@ -430,8 +443,9 @@ class _Parser:
         places = self.header.places
         if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
             places = places[1:]
-        halves = tuple(_half(place, values, self.header) for place, values in zip(places, begun.halves, strict=False))
-        if len(begun.halves) < len(places) or begun.size is None:
+        placed = [(place, values) for place, values in zip(places, begun.halves, strict=False) if place]
+        halves = tuple(_half(place, values, self.header) for place, values in placed)
+        if len(halves) < len(places) or begun.size is None:
             self._count_as_unread(begun.line)
         if halves and begun.size is not None:
             self._use_command()
