@@ -107,8 +107,8 @@ OTHER = foreign.nccl().replace
         ([f"$ {add}mpirun -np 4 ./all_reduce_perf\n{foreign.nccl()}" for add in ("A=1 ", "A=2 ")], "A=1", "A=2"),
         (
             [foreign.nccl_json(env=[f"NCCL_ALGO={algorithm}"]) for algorithm in ("Ring", "Tree")],
-            "all_reduce.0.txt: Ring",
-            "all_reduce.1.txt: Tree",
+            "all_reduce.0.txt: NCCL_ALGO=Ring",
+            "all_reduce.1.txt: NCCL_ALGO=Tree",
         ),
     ],
 )

@@ -251,7 +251,7 @@ def outcomes(text: str, lines: list[Written], left: list[str], reader) -> Counte
     rows = [
         [number for number in numbers_in(line) if number[1] in times_left(rest, len(line.row[3]))]
         for line, rest in zip(lines, left, strict=True)
-        if line.row
+        if line.row and line.whole
     ]
     try:
         reading = reader(Source(Path("x.log"), "0", text), Options())
@@ -277,13 +277,12 @@ def test_rows_on_terminals_and_pages_keep_their_placement_or_are_counted(block, 
     for seed in range(SEEDS):
         draw = random.Random(seed)
         lines = [line for _ in range(draw.randint(1, 2)) for line in block(draw)]
+        lines = mutated(lines, draw) if draw.random() < 0.4 else lines
         kind, text, left = changed([line.text for line in lines], draw)
         found = outcomes(text, lines, left, reader)
         assert not found["lost"], f"seed {seed}, {kind}: {found}"
         total.setdefault(kind, Counter()).update(found)
-    assert all(total[kind]["read"] > 2 * total[kind]["refused"] for kind in ("prefix", "fence", "quote", "table")), (
-        total
-    )
+    assert all(total[kind]["read"] > total[kind]["refused"] for kind in ("prefix", "fence", "quote", "table")), total
 
 
 # Text before two tables that were measured in different ways. {}: the command.

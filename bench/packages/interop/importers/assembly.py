@@ -115,18 +115,14 @@ def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Coun
         key = source.path, frozenset(number.context.items())
         tables[number.case][key] = source, number.context
     mixed: dict[Case, Notice] = {}
-    rows: dict[Notice, set[tuple[int, int]]] = defaultdict(set)
     for case, facts in tables.items():
         for (file, first), (other_file, second) in combinations(facts.values(), 2):
             if (texts := difference(first, second, file is other_file)) is not None:
                 places = [f"{source.name}: {text}" for source, text in zip((file, other_file), texts, strict=True)]
                 mixed[case] = notice(ImportNotice.OTHER_SETTINGS, first=places[0], second=places[1])
                 break
-    for _, number in numbers:
-        if (reason := mixed.get(number.case)) is not None:
-            rows[reason].add((id(number.context), number.case.size_bytes))
-    kept = [number for _, number in numbers if number.case not in mixed]
-    return kept, Counter({reason: len(found) for reason, found in rows.items()})
+    rows = {(id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed}
+    return [n for _, n in numbers if n.case not in mixed], Counter(reason for _, _, reason in rows)
 
 
 def explanation(imported: Imported) -> bytes:

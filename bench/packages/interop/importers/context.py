@@ -6,7 +6,7 @@ text: the case has them. Text that follows the last table too, such as the outpu
 """
 
 import re
-from itertools import islice
+from itertools import islice, takewhile
 
 from bench.packages.interop.importers.logs import LogLine
 
@@ -14,7 +14,7 @@ from bench.packages.interop.importers.logs import LogLine
 COMMAND, TEXT = "command", "text"
 _PROMPT = re.compile(r"^(?:>\s*)?\S*[$#%+]+\s+(?=\S)")
 # Files and pipes for the output often have the number of the launch.
-_OUTPUT = re.compile(r"\s(?:-J|--output_file)[\s=]*\S+|\s\d?>.*|\s\|\s*tee\b.*")
+OUTPUT = re.compile(r"\s(?:-J|--output_file)[\s=]*\S+|\s\d?>.*|\s\|\s*tee\b.*")
 _ASSIGNED = re.compile(r"(?:export |declare -x |set )?([A-Z_][A-Z0-9_]*)=.*|(?:setenv|unset) (\w+).*")
 # Messages of NCCL, of which those on variables state settings.
 _BY_LIBRARY = re.compile(r"NCCL (?:INFO (\w+) set by environment to .*|INFO|WARN|TRACE)")
@@ -63,18 +63,17 @@ class Context:
     def take(self, line: LogLine, name: str = "") -> None:
         """Take a line; name: `COMMAND` for a command that starts a test."""
         text = stable(_PROMPT.sub("", line.text.strip()))
-        if (by_library := _BY_LIBRARY.search(text)) is not None:
-            if by_library[1]:
-                self.settings[by_library[1]] = by_library[0]
-            return
+        by_library = _BY_LIBRARY.search(text)
+        if by_library is not None and by_library[1]:
+            self.settings[by_library[1]] = by_library[0]
         if (assigned := _ASSIGNED.fullmatch(text)) is not None:
             name = assigned[1] or assigned[2]
         if name == COMMAND:  # of several, each may have set something
-            self.commands = list(dict.fromkeys([*self.commands, _OUTPUT.sub("", text)]))
+            self.commands = list(dict.fromkeys([*self.commands, OUTPUT.sub("", text)]))
             text = "; ".join(self.commands)
         if name:
             self.facts[name] = text
-        elif re.search(r"\w", text) and not text.startswith("```"):
+        elif re.search(r"\w", text) and by_library is None and not text.startswith("```"):
             text = _TEST.sub("…", text)
             self.lines.pop(text, None)
             self.lines[text] = line.number
@@ -89,7 +88,8 @@ class Context:
         """Complete the facts: a table has the text of the previous table unless other text stands between them."""
         text, before = "no text", dict[str, None]()
         for facts, lines in self.tables:
-            new = [line for line in lines if line not in self.lines]
+            after_both = takewhile(lambda pair: pair[0] == pair[1], zip(lines, self.lines, strict=False))
+            new = [*lines][len([*after_both]) :]
             if {*new} != {*islice(reversed(before), len(new))}:
                 line = next((line for line in new if line not in before), new[0])
                 text = f"line {lines[line]}: {line}"

@@ -267,10 +267,8 @@ class _Parser:
         command = _command(line)
         stated = _STATED.search(line)
         if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
-            name = " ".join(stated[1].split())
-            while name in self.context.settings:  # of another process
-                name += "'"
-            self.context.settings[name] = stable(stated[0])
+            name, of_others = stable(stated[1]), self.context.settings
+            of_others[name] = f"{of_others.get(name, '')} {stable(stated[0])}".strip()
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
         if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
@@ -367,10 +365,8 @@ class _Parser:
         if OLD_COLUMNS & set(names):
             raise ForeignError(f"{self.where}: {TOO_OLD}")
         if "size" not in names:
-            raise ForeignError(
-                f"{self.where}:{line.number}: only a part of the header of a table is in this line: columns were cut "
-                "off, or a terminal wrapped the lines; give the output as nccl-tests printed it"
-            )
+            problem = "this line has a part of a header: columns were cut off, or a narrow terminal wrapped the lines"
+            raise ForeignError(f"{self.where}:{line.number}: {problem}; give the output as nccl-tests printed it")
         if self.closed:
             self._end_section()
         self.finish_row()

@@ -98,7 +98,7 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 _RESULT = re.compile(r"\d+\.\d{2,}(?:e[-+]?\d+)?")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*\d+(?:\.\d+)?(?:\s|$)")
 # A row without a title or a header above it.
-_LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s.*)?")
+_LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s|$)")
 RESULTS = ("Avg Latency", "Latency", "Bandwidth")
 
 
@@ -189,6 +189,7 @@ def _fitting(command: Command | None, title: str | None) -> Command | None:
 def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
     """Read a line that is neither a command nor a title."""
     table, text = tables[-1], line.text
+    titled = table.title is not None or bool(table.columns)
     if "#Using NCCL" in text or "#Using RCCL" in text:
         if table.rows:
             tables.append(table := _Table())
@@ -208,20 +209,12 @@ def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
             tables.append(table := _Table())
         plain = re.sub(r"\bSize \(B\)", "Size", text.replace("[", "(").replace("]", ")"))
         table.columns = _COLUMN.findall(plain.lstrip("# "))
-    elif table.title is not None or table.columns:
-        if (row := _row(text, table)) is not None:
-            if _follows(row[0], table):
-                if not table.rows:
-                    table.facts = context.table()
-                context.lines, context.settings = {}, {}
-                table.rows.append(row)
-            else:
-                table.unread.append(line)
-        elif _BEGINS_LIKE_A_ROW.match(text):
-            table.unread.append(line)
-        else:
-            context.take(line)
-    elif _LOOSE_ROW.fullmatch(text):
+    elif titled and (row := _row(text, table)) is not None and _follows(row[0], table):
+        if not table.rows:
+            table.facts = context.table()
+        context.lines, context.settings = {}, {}
+        table.rows.append(row)
+    elif (_BEGINS_LIKE_A_ROW if titled else _LOOSE_ROW).match(text) is not None or (titled and _row(text, table)):
         table.unread.append(line)
     else:
         context.take(line)
