@@ -12,7 +12,6 @@ from bench.packages.interop.importers.logs import LogLine
 
 # Names of facts; all other names are those of variables and of settings that a tool prints.
 COMMAND, TEXT = "command", "text"
-_PROMPT = re.compile(r"^(?:>\s*)?\S*[$#%+]+\s+(?=\S)")
 # Files and pipes for the output often have the number of the launch.
 OUTPUT = re.compile(r"\s(?:-J|--output_file)[\s=]*\S+|\s\d?>.*|\s\|\s*tee\b.*")
 _ASSIGNED = re.compile(r"(?:export |declare -x |set )?([A-Z_][A-Z0-9_]*)=.*|(?:setenv|unset) (\w+).*")
@@ -23,7 +22,7 @@ _VOLATILE = re.compile(
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?\s+(?:\d+\s+)?[A-Z][a-z]{2}[a-z]*\s+\d+"
     r"|(?:job(?:[ _-]?id)?|pid|slurm)[\s:=#_-]{0,3}\d+"
     r"|\b(?:run|iter(?:ation)?|trial|rep(?:eat|etition)?|round|attempt|launch|pass|loop|cycle|sample|try)[\s:=#_-]{0,3}\d+"
-    r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*[:)\]])",
+    r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*[:)\]<])",
     re.IGNORECASE,
 )  # fmt: skip
 _TEST = re.compile(
@@ -62,7 +61,7 @@ class Context:
 
     def take(self, line: LogLine, name: str = "") -> None:
         """Take a line; name: `COMMAND` for a command that starts a test."""
-        text = stable(_PROMPT.sub("", line.text.strip()))
+        text = stable(line.text.lstrip("#$%+> \t"))  # without a prompt
         by_library = _BY_LIBRARY.search(text)
         if by_library is not None and by_library[1]:
             self.settings[by_library[1]] = by_library[0]

@@ -78,10 +78,9 @@ def read(source: Source, options: Options) -> Reading:
         reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
-        raise ForeignError(
-            f"{where}: no table of results"
-            + (f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it")
-        )
+        cut = f": its rows cannot be read, such as line {reading.unread[0].number}" if reading.unread else ""
+        ended = f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it"
+        raise ForeignError(f"{where}: no table of results{cut or ended}")
     for section in measured:
         _read_section(section, options, source, reading)
     return reading

@@ -364,7 +364,8 @@ class _Parser:
             return
         if OLD_COLUMNS & set(names):
             raise ForeignError(f"{self.where}: {TOO_OLD}")
-        if "size" not in names:
+        places, self.places = self.places, ()
+        if "size" not in names or len(starts) < len(places):
             problem = "this line has a part of a header: columns were cut off, or a narrow terminal wrapped the lines"
             raise ForeignError(f"{self.where}:{line.number}: {problem}; give the output as nccl-tests printed it")
         if self.closed:
@@ -373,8 +374,8 @@ class _Parser:
         last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
         end = starts[1] if len(starts) > 1 else 1 + last
         # Which half an only half is must be stated: "" if it is not.
-        places = self.places if len(self.places) == len(starts) else ("out", "in") if len(starts) == 2 else ("",)
-        self.places = ()
+        if len(places) != len(starts):
+            places = ("out", "in") if len(starts) == 2 else ("",)
         self.header, self.titled = Header(tuple(names[starts[0] : end]), places), True
         self.section.cpu_time = "cputime" in names
 
