@@ -110,10 +110,11 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
 def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
     """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
     numbers = [(source, number) for source, reading in files for number in reading.numbers]
+    contexts = {id(number.context): number.context for _, number in numbers}
+    keys = {at: frozenset(context.items()) for at, context in contexts.items()}
     tables: dict[Case, dict[Any, tuple[Source, dict[str, str]]]] = defaultdict(dict)
     for source, number in numbers:
-        key = source.path, frozenset(number.context.items())
-        tables[number.case][key] = source, number.context
+        tables[number.case][source.path, keys[id(number.context)]] = source, number.context
     mixed: dict[Case, Notice] = {}
     for case, facts in tables.items():
         for (file, first), (other_file, second) in combinations(facts.values(), 2):

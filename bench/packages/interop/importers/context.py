@@ -9,6 +9,7 @@ import re
 from itertools import islice, takewhile
 
 from bench.packages.interop.importers.logs import LogLine
+from bench.packages.interop.importers.readings import IN_FILE_NAMES
 
 # Names of facts; all other names are those of variables and of settings that a tool prints.
 COMMAND, TEXT = "command", "text"
@@ -25,9 +26,7 @@ _VOLATILE = re.compile(
     r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*[:)\]<])",
     re.IGNORECASE,
 )  # fmt: skip
-_TEST = re.compile(
-    r"\bosu_\w+|all[-_ ]?(?:reduce|gather|(?:to[-_ ]?)?all)|reduce[-_ ]?scatter|send[-_ ]?recv|broadcast|bcast", re.I
-)
+_TEST = re.compile("|".join([r"\bosu_\w+", *IN_FILE_NAMES]), re.IGNORECASE)
 
 
 def stable(text: str) -> str:

@@ -155,7 +155,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         if splits is not None:
             uneven = parse_splits(splits) if splits else None
             case = replace(_case(row, section, op, ranks, division), splits=uneven)
-            reading.numbers += _numbers(row, section, case, reading)
+            reading.numbers += [replace(n, context=row.context) for n in _numbers(row, section, case, reading)]
 
 
 def _contradicts(row: Row, op: str, together: int) -> bool:
@@ -316,7 +316,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         placed = usual(replace(case, placement=half.place))
         failure, verified = _verdict(half)
         if failure is not None:
-            yield Number(placed, None, failure, verified, row.context)
+            yield Number(placed, None, failure, verified)
         elif half.time is None or half.time.value < LEAST_US:
             reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] += 1
         else:
@@ -325,8 +325,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
             each_s = tuple(tuple(time * US for time in process) for process in half.each_us)
             statistic = _statistic(section, iterations, half.skipped, slowest=bool(each_s))
             apart = section.blocking == APART and bool(each_s)
-            aggregate = Aggregate(half.time.value * US, statistic, calls, each_s, apart)
-            yield Number(placed, aggregate, None, verified, row.context)
+            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s, apart), None, verified)
 
 
 def _statistic(section: Section, iterations: int | None, skipped: int, slowest: bool) -> str:

@@ -242,8 +242,6 @@ class _Parser:
         self.section = Section()
         self.done: list[Section] = []
         self.stage = _Reached.NOTHING
-        # The line with the settings of the current section.
-        self.settings = ""
         # True if the table of the current section has ended.
         self.closed = False
         # Test that a command line named, for the section that begins below it, if the section does not name its test.
@@ -267,8 +265,8 @@ class _Parser:
         command = _command(line)
         stated = _STATED.search(line)
         if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
-            name, of_others = stable(stated[1]), self.context.settings
-            of_others[name] = f"{of_others.get(name, '')} {stable(stated[0])}".strip()
+            settings, text = self.context.settings, stable(stated[0])
+            settings[text if text in settings.values() else stable(stated[1])] = text  # copies print the same line
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
         if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
@@ -306,7 +304,7 @@ class _Parser:
         self.finish_row()
         self.done.append(self.section)
         self.section, self.header, self.places, self.closed = Section(), Header(), (), False
-        self.stage, self.settings, self.titled = _Reached.NOTHING, "", False
+        self.stage, self.titled = _Reached.NOTHING, False
         self.context.settings.clear()
 
     def _learn(self, line: str) -> None:
@@ -327,10 +325,12 @@ class _Parser:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            if self.stage == _Reached.SETTINGS and self.settings != line[settings.start() :]:
+            if (
+                self.stage == _Reached.SETTINGS
+                and stable(line[settings.start() :]) not in self.context.settings.values()
+            ):
                 self._end_section()
             self._reach(_Reached.SETTINGS)
-            self.settings = line[settings.start() :]
             self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
             self._use_command()
             counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
