@@ -265,8 +265,9 @@ class _Parser:
         command = _command(line)
         stated = _STATED.search(line)
         if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
-            settings, text = self.context.settings, stable(stated[0])
-            settings[text if text in settings.values() else stable(stated[1])] = text  # copies print the same line
+            name, text = stable(stated[1]), stable(stated[0])
+            known = self.context.settings.get(name, "")  # of a copy that runs at the same time
+            self.context.settings[name] = known if text in known else f"{known} {text}".strip()
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
         if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
@@ -325,10 +326,8 @@ class _Parser:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            if (
-                self.stage == _Reached.SETTINGS
-                and stable(line[settings.start() :]) not in self.context.settings.values()
-            ):
+            known = self.context.settings.get("nThread", "")
+            if self.stage == _Reached.SETTINGS and stable(line[settings.start() :]) not in known:
                 self._end_section()
             self._reach(_Reached.SETTINGS)
             self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
