@@ -64,7 +64,7 @@ class Context:
         by_library = _BY_LIBRARY.search(text)
         if by_library is not None and by_library[1]:
             self.settings[by_library[1]] = by_library[0]
-        if (assigned := _ASSIGNED.fullmatch(text)) is not None:
+        if not name and (assigned := _ASSIGNED.fullmatch(text)) is not None:
             name = assigned[1] or assigned[2]
         if name == COMMAND:  # of several, each may have set something
             self.commands = list(dict.fromkeys([*self.commands, OUTPUT.sub("", text)]))
