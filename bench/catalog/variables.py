@@ -142,7 +142,7 @@ SHARED_GPU = {
     "NCCL_HOSTID": "collbench",
 }
 ALLOWED = re.compile(
-    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_)[A-Z0-9_]*"
+    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|(CUDA|HIP|ROCR)_VISIBLE|UCX_|FI_)[A-Z0-9_]*"
     r"|SLURM_(JOB|STEP)_(ID|NUM_NODES|NUM_TASKS|NODELIST|PARTITION|TASKS_PER_NODE|GPUS|CPUS_PER_NODE)"
     # Variables that tune Open MPI, by its frameworks; its job variables contain paths and addresses.
     r"|OMPI_MCA_(btl|pml|mtl|osc|coll|op|smsc|topo|mpi|mpool|rcache|threads)(?!\w*(_uri|dir|path|file))[A-Z0-9_]*",

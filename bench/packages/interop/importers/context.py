@@ -8,6 +8,7 @@ text: the case has them. Text that follows the last table too, such as the outpu
 import re
 from itertools import islice, takewhile
 
+from bench.catalog.variables import allowed
 from bench.packages.interop.importers.logs import LogLine
 from bench.packages.interop.importers.readings import IN_FILE_NAMES
 
@@ -16,6 +17,8 @@ COMMAND, TEXT = "command", "text"
 # Files and pipes for the output often have the number of the launch.
 OUTPUT = re.compile(r"\s(?:-J|--output_file)[\s=]*\S+|\s\d?>.*|\s\|\s*tee\b.*")
 _ASSIGNED = re.compile(r"(?:export |declare -x |set )?([A-Z_][A-Z0-9_]*)=.*|(?:setenv|unset) (\w+).*")
+# A variable and its value, as in `X=1`, `-x X=1`, `setenv X 1` and `-genv X 1`.
+_VARIABLE = re.compile(r"""((?<=setenv )\w+|(?<=-genv )\w+|(?<![-\w])\w+(?==))[= ]('[^']*'|"[^"]*"|[^\s;]+)""")
 # Messages of NCCL, of which those on variables state settings.
 _BY_LIBRARY = re.compile(r"NCCL (?:INFO (\w+) set by environment to .*|INFO|WARN|TRACE)")
 _VOLATILE = re.compile(
@@ -42,8 +45,18 @@ def difference(first: dict[str, str], second: dict[str, str], same_file: bool) -
     both = first.keys() & second.keys()
     for name in first | second if COMMAND in both or same_file else both:
         if first.get(name) != second.get(name) and (same_file or name != TEXT):
-            return first.get(name, f"no {name}"), second.get(name, f"no {name}")
+            return _shown(name, first), _shown(name, second)
     return None
+
+
+def _shown(name: str, facts: dict[str, str]) -> str:
+    """Return a fact for a notice: of text its line only, of variables outside the allow-list their name only."""
+    text = facts.get(name, f"no {name}")
+    if name == TEXT:
+        return text.partition(":")[0]
+    if name != COMMAND and not _ASSIGNED.fullmatch(text):
+        return text
+    return _VARIABLE.sub(lambda found: found[0] if allowed([(found[1], found[2])]) else f"{found[1]}=…", text)
 
 
 class Context:
