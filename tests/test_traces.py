@@ -370,7 +370,7 @@ def tar_of(folder, members):
     path = folder / "all.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name, content in members.items():
-            data = json.dumps(content).encode()
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -388,6 +388,23 @@ def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
     assert [rank.rank for rank in traces.read([archive]).ranks] == [2]
     with pytest.raises(ForeignError, match="no file of a recording"):
         traces.read([tmp_path / "none*"])
+
+
+def test_an_archive_is_read_as_a_folder(tmp_path, monkeypatch):
+    """Torch writes a folder of sources with an execution trace; the commonest packing has each rank packed, too."""
+    others = {"a/kernel_0.py": b"import triton", "a/plot.png": b"\x89PNG\xff", "a/dump": b"\x80\x04broken"}
+    packed = {f"a/rank-{rank}.json.gz": gzip.compress(json.dumps(recorder()).encode()) for rank in (2, 5)}
+    recorded = traces.read([tar_of(tmp_path, others | packed | {"a/rank-6.json.gz": packed["a/rank-2.json.gz"][:40]})])
+    assert [rank.rank for rank in recorded.ranks] == [2, 5]
+    assert recorded.notices == (notice(ReplayNotice.NO_RECORDINGS, file="a/kernel_0.py", count=4),)
+    with pytest.raises(ForeignError, match=r"a/kernel_0.py: neither Kineto"):
+        traces.read([tar_of(tmp_path, others)])
+    with pytest.raises(ForeignError, match="no call of a collective"):
+        traces.read([tar_of(tmp_path, others | {"a/et.json": {"nodes": []}})])
+    archive = tar_of(tmp_path, {f"a/rank-{rank}.json.gz": gzip.compress(b" " * 100_000) for rank in range(4)})
+    monkeypatch.setattr(recordings, "MOST_BYTES", 350_000)
+    with pytest.raises(ForeignError, match="unpacked"):
+        traces.read([archive])
 
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):

@@ -80,7 +80,7 @@ def read(paths: Sequence[Path]) -> CallList:
 
 
 def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
-    """Return the calls in files. requested: files named by the user; other files of a folder need not be recordings."""
+    """Return the calls in files. requested: paths that the user named; a folder or archive has other files, too."""
     other_files: list[str] = []
     formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
     for path in paths:
@@ -92,12 +92,12 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
             other_files.append(path.name)
             continue
         for name, text in inside:
-            known_format = _format(text)
-            if known_format is None and path not in requested:
+            known_format = _format(text) if text is not None else None
+            if known_format is None and path in requested and name == path.name:
+                raise ForeignError(NO_RECORDING.format(name=name))
+            if text is None or known_format is None:
                 other_files.append(name)
                 continue
-            if known_format is None:
-                raise ForeignError(NO_RECORDING.format(name=name))
             kind, reader = known_format
             ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
             try:

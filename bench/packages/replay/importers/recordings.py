@@ -62,16 +62,16 @@ _NO_JSON_VALUE = re.compile(r"([:\[,]\s*)-?(?:inf|nan)(?=\s*[,}\]])")
 class _Unpacked(io.RawIOBase):
     """The bytes of a file, unpacked if necessary. Raises ForeignError if there are too many."""
 
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        # The last BLOCK bytes that were read are `last`.
-        self._name, self._left, self.last = name, MOST_BYTES, b""
+    def __init__(self, name: str, file: IO[bytes], size: int, left: int) -> None:
+        # `left` more bytes can be read; the last BLOCK bytes that were read are `last`.
+        self._name, self.left, self.last = name, left, b""
         start = file.read(6)
         file.seek(0)
         if start.startswith(OTHERS_PACKED):
             raise ForeignError(f"{name}: {ONLY_GZIP}")
         # True if gzip packed the file.
         self.packed = start.startswith(GZIP)
-        if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
+        if self.packed and size > MOST_PACKED:
             raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
         self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
 
@@ -80,19 +80,19 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
+        self.left -= len(data)
+        if self.left < 0:
             raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
         self.last = (self.last + data)[-BLOCK:]
         buffer[: len(data)] = data
         return len(data)
 
 
-def texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each recording in a file, in the order of a tar."""
+def texts(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and text of a file, or of each file in a tar, in order; None if a file in a tar has no text."""
     try:
         with path.open("rb") as file:
-            unpacked = _Unpacked(str(path), file)
+            unpacked = _Unpacked(str(path), file, os.fstat(file.fileno()).st_size, MOST_BYTES)
             buffered: Any = io.BufferedReader(unpacked, CHUNK)
             if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
                 if not unpacked.packed:
@@ -125,8 +125,8 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield the recordings in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
+def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str | None]]:
+    """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             if number == MOST_FILES:
@@ -134,7 +134,7 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
             # A sparse file claims a size that it does not have.
             content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is not None and not _hidden(member.name):
-                yield member.name, _text(f"{path.name}:{member.name}", content)
+                yield member.name, _text_inside(f"{path.name}:{member.name}", content, unpacked)
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
             if data.strip(b"\0"):
@@ -146,6 +146,24 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
 def _hidden(name: str) -> bool:
     """Return whether a file in an archive is hidden, so not a recording: macOS adds a `._NAME` for each file."""
     return name.rsplit("/", 1)[-1].startswith(".")
+
+
+def _text_inside(name: str, content: Any, archive: _Unpacked) -> str | None:
+    """Return the text of a file in an archive, unpacked if gzip packed it, too; None if it has none."""
+    file, inside = content, archive
+    if packed := content.peek(2).startswith(GZIP):
+        data = content.read()
+        inside = _Unpacked(name, io.BytesIO(data), len(data), archive.left)
+        file = io.BufferedReader(inside, CHUNK)
+    try:
+        return _text(name, file)
+    except (ForeignError, OSError, EOFError, zlib.error) as error:
+        # A limit, and damage of the archive itself, concern the whole archive.
+        if inside.left < 0 or not (packed or isinstance(error, ForeignError)):
+            raise
+        return None
+    finally:
+        archive.left = inside.left
 
 
 def _text(name: str, file: IO[bytes]) -> str:
