@@ -14,12 +14,13 @@ from bench.machine import memory
 from bench.model.errors import ForeignError
 from bench.model.notices import Notice, notice, with_counts
 from bench.model.records import Json
+from bench.model.units import NS
 from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
 from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
-from bench.packages.replay.importers.recordings import texts, whole
+from bench.packages.replay.importers.recordings import WITHOUT_DATA, texts
 from bench.packages.replay.recorded_calls import (
     ONE_WAY,
     CallList,
@@ -59,10 +60,8 @@ ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
 # Formats in which calls have consecutive numbers within their group: NCCL counts each operation separately.
 INSPECTOR = "NCCL Inspector"
 NUMBERED = {"flight recorder", INSPECTOR}
-# Operations without data: their calls are not counted as lacking facts.
-WITHOUT_DATA = {"barrier"}
 # A time in 2001: smaller values do not count from 1970. Largest clock differences between hosts, and on one host.
-LEAST_UNIX_S, CLOCKS_APART_S, ON_ONE_HOST_S = 1e9, 600.0, 1.0
+LEAST_UNIX_NS, CLOCKS_APART_S, ON_ONE_HOST_S = 10**18, 600.0, 1.0
 
 
 def named(section: ReplaySection) -> CallList:
@@ -161,9 +160,9 @@ def files(paths: Sequence[Path]) -> list[Path]:
 def _check_together(ranks: Sequence[RankRecording]) -> None:
     """Raise ForeignError if files that contain their time were recorded at different times."""
     spans = sorted(
-        (rank.began_s, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
+        (rank.began_ns * NS, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
         for rank in ranks
-        if rank.began_s is not None and rank.began_s > LEAST_UNIX_S
+        if rank.began_ns is not None and rank.began_ns > LEAST_UNIX_NS
     )
     hosts, apart_s = {rank.host for rank in ranks}, ON_ONE_HOST_S
     if len(hosts) > 1 or None in hosts:
@@ -179,7 +178,8 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
     """Return one list of all ranks. job: facts on the job in Kineto's last file."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
-    stated = whole(job.get("world_size"))
+    worlds = {rank.stated_world for rank in ranks} - {None}
+    stated = worlds.pop() if len(worlds) == 1 else None
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice and not _different([rank for rank in ranks if rank.rank == twice[0]]):
@@ -192,30 +192,43 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
     if within:  # numbers of peers count within groups, too
         ranks = [replace(rank, calls=tuple(replace(call, peer=None) for call in rank.calls)) for rank in ranks]
     _check_together(ranks)
-    begins = [rank.began_s or 0.0 for rank in ranks]
-    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
-        ranks = [replace(rank, offset_s=began - min(begins)) for rank, began in zip(ranks, begins, strict=True)]
+    begins = [rank.began_ns or 0 for rank in ranks]
+    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_NS:
+        ranks = [replace(rank, offset_s=(began - min(begins)) * NS) for rank, began in zip(ranks, begins, strict=True)]
+    notices = with_counts(left_out)
+    timed = [call for rank in ranks for call in rank.calls if call.duration_s is not None]
+    if by_host := sum(call.by_host for call in timed):
+        notices.insert(0, notice(ReplayNotice.HOST_CLOCK, count=by_host, calls=len(timed)))
+        if by_host < len(timed):
+            ranks = [replace(rank, calls=tuple(map(_without_host_time, rank.calls))) for rank in ranks]
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         fact: missing
         for fact, value_of in ASKED.items()
         if (missing := sum(value_of(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
-    notices = with_counts(left_out)
     if incomplete := sum(rank.incomplete for rank in ranks):
         notices.append(notice(ReplayNotice.INCOMPLETE_CALLS, count=incomplete))
-    sizes = [call.group_size for call in calls if call.group_size]
-    world = stated or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    sizes = [call.group_size for call in calls if call.group_size] + [rank.proven_world for rank in ranks]
+    proven = max([*sizes, *(max(call.group, default=0) + 1 for call in calls if call.group)], default=0)
+    proven = max([proven, len(ranks) if len(ranks) > 1 else 0, *(number + 1 for number in numbers if number)])
+    known = stated is not None and stated >= proven
     backend = str(job.get("backend") or "")
     return CallList(
         kind=kind,
         backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
-        world_size=world,
+        world_size=stated if known else proven or None,
+        world_is_least=not known and proven > 0,
         ranks=tuple(ranks),
         unknown=unknown,
         notices=tuple(notices),
         gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
+
+
+def _without_host_time(call: RecordedCall) -> RecordedCall:
+    """Return a call without a duration by the host's clock, which cannot be added to durations by a GPU's."""
+    return replace(call, duration_s=None) if call.by_host else call
 
 
 def _different(ranks: Sequence[RankRecording]) -> bool:
@@ -235,16 +248,21 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
 
 
 def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
-    """Return the gaps that the sequence numbers of calls prove; None if no call is missing."""
-    numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
-    for place, rank in enumerate(ranks):
+    """Return the gaps of the rank that lacks the most calls; None if no call is known to be missing."""
+    worst = None
+    for rank in ranks:
+        numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
         for call in rank.calls:
             if call.sequence is not None:
                 one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
-                numbers[place, call.communicator, counted].add(call.sequence)
-    spans = [(min(sequences), max(sequences), len(sequences)) for sequences in numbers.values()]
-    recorded, made = sum(count for _, _, count in spans), sum(last - first + 1 for first, last, _ in spans)
-    if recorded == made:
-        return None
-    return Gaps(recorded, made, min(first for first, _, _ in spans), max(last for _, last, _ in spans))
+                numbers[call.communicator, counted].add(call.sequence)
+        # Counters begin at 0 or 1; if the recorder states that nothing was dropped, they began earlier.
+        spans = [(min(seen), max(seen), len(seen)) for seen in numbers.values()]
+        recorded = sum(count for _, _, count in spans)
+        made = sum(last + 1 - (first if rank.dropped == 0 else min(first, 1)) for first, last, _ in spans)
+        made = max(made, recorded + (rank.dropped or 0))
+        if made - recorded > (worst.made - worst.recorded if worst else 0):
+            first, last = min(first for first, _, _ in spans), max(last for _, last, _ in spans)
+            worst = Gaps(recorded, made, first, last)
+    return worst

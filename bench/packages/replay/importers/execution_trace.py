@@ -13,6 +13,7 @@ from typing import Any
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
 from bench.packages.replay.importers.recordings import (
+    DEFAULT_GROUP,
     ROOTED,
     LongObject,
     dtype_of,
@@ -53,11 +54,12 @@ def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tup
     else:
         only_group = next(iter(groups.values())) if len(groups) == 1 else None
         calls = [_call_of_operator(node, only_group) for node in sorted(operators, key=number)]
-    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True)], {}
+    world = len(groups.get(DEFAULT_GROUP, ())) or None
+    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True, stated_world=world)], {}
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each process group; an empty list means the whole world, whose size gives the ranks."""
+    """Return the ranks of each process group, and of DEFAULT_GROUP; an empty list means all ranks, by its size."""
     ranks_of = {}
     for value in _values(node, "inputs"):
         try:
@@ -68,6 +70,8 @@ def _groups(node: Json) -> dict[str, tuple[int, ...]]:
             if isinstance(group, dict) and "pg_name" in group:
                 ranks = numbers(group.get("ranks")) or ranks_from(whole(group.get("group_size")) or 0)
                 ranks_of[str(group["pg_name"])] = ranks
+                if group.get("pg_desc") == DEFAULT_GROUP:
+                    ranks_of[DEFAULT_GROUP] = ranks
     return ranks_of
 
 

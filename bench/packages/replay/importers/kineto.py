@@ -13,16 +13,18 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
-from bench.model.units import US
+from bench.model.units import NS
 from bench.packages.replay.importers.recordings import (
     OPERATIONS,
     ROOTED,
+    WITHOUT_DATA,
     LongObject,
     dtype_of,
     elements,
@@ -34,18 +36,26 @@ from bench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice, whole_ns
 from bench.packages.replay.spans import attributed, free_until
 from bench.stats.intervals import Floats
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
-_ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
-# Names of communication kernels: of NCCL and RCCL, and of libraries with their own kernels.
+_ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
+# Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
+# of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
-    r"nccl|rccl|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
-    r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep|userbuffers",
+    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_|mscclpp|deep_ep"
+    r"|cross_device_reduce|quick_?reduce|userbuffers|(?:nv|roc|i)shmem|moe_?a2a|(?<![a-z])ep(?:::|_?dispatch|_?combine)"
+    r"|int(?:er|ra)_?node",
     re.IGNORECASE,
 )
+# Names of kernels that compute: torch's own, and those that add the parts of an attention.
+_COMPUTES = re.compile(r"at::native::|(?:flash|att(?:entio)?n|mla|split_?k)\w*combine", re.IGNORECASE)
+# Names of kernels that exchange data between ranks in some libraries, and within one GPU in others.
+_UNSURE = re.compile(r"dispatch|combine|p2p|exchange|multicast|barrier", re.IGNORECASE)
+# A kernel that torch's compiler made: it computes, but its name lists the operators around it, too.
+_FUSED = re.compile(r"triton_[a-z]+_fused_")
 # Part of the name of a kernel for a group of calls → operations of these calls.
 _OF_KERNEL = {
     "sendrecv": ("send", "recv"),
@@ -62,8 +72,10 @@ _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatt
 COMPUTING = "aten::"
 # A call is asynchronous if other work overlaps more than this share of it; stamps of streams can overlap slightly.
 OVERLAP = 0.01
-# The time in seconds at which a call was made, and the call; its `ran_s` is by the same clock.
-Timed = tuple[float, RecordedCall]
+# The time in ns at which a call was made, and the call; its `ran_s` is by the same clock.
+Timed = tuple[int, RecordedCall]
+# Begin and end in whole nanoseconds: sums and differences of whole numbers have no rounding error.
+Span = tuple[float, float]
 
 
 @dataclass(slots=True)
@@ -76,24 +88,30 @@ class _Events:
     operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
     kernels: list[Json] = field(default_factory=list)
     # Correlation number → thread and time at which a kernel was launched.
-    launches: dict[int, tuple[object, float]] = field(default_factory=dict)
-    # Begin and end of each kernel that computes.
-    computing: list[tuple[float, float]] = field(default_factory=list)
+    launches: dict[int, tuple[object, int]] = field(default_factory=dict)
+    # Kernels whose names do not show that they communicate; `settle` divides them into the other kinds.
+    further: list[Json] = field(default_factory=list)
+    # Begin and end of each kernel that computes, and of each kernel that may compute or communicate.
+    computing: list[Span] = field(default_factory=list)
+    unsure: list[Span] = field(default_factory=list)
     # Begin and end of each operator that computes on a CPU.
-    on_cpu: list[tuple[float, float]] = field(default_factory=list)
+    on_cpu: list[Span] = field(default_factory=list)
     # Number of a step → its begin and end.
-    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    steps: dict[int, Span] = field(default_factory=dict)
 
     def take(self, event: Json, name: str, kind: object) -> None:
         """Add one event to the events of its kind."""
         if name == CALL:
             self.calls.append(event)
         elif kind == "kernel":
-            if COMMUNICATES.search(name):
+            if COMMUNICATES.search(name) and not _FUSED.match(name):
                 self.kernels.append(event)
-            else:
+            elif _COMPUTES.search(name):
                 self.computing.append(_span(event))
-        elif kind in {"cuda_runtime", "cuda_driver"} and "graphlaunch" not in name.lower():
+            else:
+                args = {key: event["args"].get(key) for key in ("External id", "correlation", "stream")}
+                self.further.append({**event, "args": args})
+        elif str(kind).endswith(("_runtime", "_driver")) and "graphlaunch" not in name.lower():
             # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
             correlation = event["args"].get("correlation")
             if isinstance(correlation, int):
@@ -108,10 +126,34 @@ class _Events:
             elif step := STEP.fullmatch(name):
                 self.steps[int(step[1])] = _span(event)
 
+    def settle(self, left_out: Counter[Notice]) -> None:
+        """Add each further kernel to its kind: a kernel that a call launched communicates, whatever its name is."""
+        callers = [*self.calls, *(event for event in self.annotations if not event["name"].startswith("gloo:"))]
+        callers += (operator for operators in self.operators.values() for operator in operators)
+        numbers = {event["args"].get("External id") for event in callers} - {None, 0}
+        spans: dict[object, list[Span]] = defaultdict(list)
+        for event in callers:
+            spans[event.get("tid")].append(_span(event))
+        for thread_spans in spans.values():
+            thread_spans.sort()
+        # Latest end of this and all earlier spans: a later moment is in none of these spans.
+        ends = {thread: [*accumulate((end for _, end in spans[thread]), max)] for thread in spans}
+        for kernel in self.further:
+            thread, at = self.launches.get(kernel["args"]["correlation"], (None, -1))
+            place = bisect.bisect_right(spans[thread], (at, math.inf)) - 1
+            name = kernel["name"].split("<")[0]  # the arguments of a template name other things
+            if kernel["args"]["External id"] in numbers or (place >= 0 and at <= ends[thread][place]):
+                self.kernels.append(kernel)
+            elif _UNSURE.search(name) or COMMUNICATES.search(name):
+                self.unsure.append(_span(kernel))
+                left_out[notice(ReplayNotice.UNSURE_KERNELS, kernel=name[:60])] += 1
+            else:
+                self.computing.append(_span(kernel))
 
-def _span(event: Json) -> tuple[float, float]:
-    """Return begin and end of an event in µs."""
-    return event["ts"], event["ts"] + event.get("dur", 0)
+
+def _span(event: Json) -> Span:
+    """Return begin and end of an event."""
+    return event["ts"], event["ts"] + event["dur"]
 
 
 def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
@@ -123,10 +165,11 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
         if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
             # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
             origin = event["ts"] if origin is None else origin
-            event["ts"] -= origin
+            event["ts"], event["dur"] = round((event["ts"] - origin) * 1000), round(event.get("dur", 0) * 1000)
             if not isinstance(event.get("args"), dict):
                 event["args"] = {}
             events.take(event, event_name, event.get("cat"))
+    events.settle(left_out)
     job: Json = source.rest.get("distributedInfo") or {}
     # The groups that the head of the file describes: the groups of this rank.
     groups = {
@@ -146,19 +189,21 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
     timed += _operator_calls(events, [*described, *events.annotations], only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
-    base_ns = source.rest.get("baseTimeNanoseconds")
-    began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
+    base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
+    began_ns = base_ns + round((origin or 0) * 1000) + (timed[0][0] if timed else 0)
     host = str(source.rest.get("host_name") or "") or None
     rank = whole(job.get("rank"))
     recorded = RankRecording(
         name,
         rank_of(name) if rank is None else rank,
         _on_timeline(timed, events),
-        began_s,
+        began_ns,
         host,
         by_name=rank is None,
+        stated_world=whole(job.get("world_size")),
+        proven_world=max((rank + 1 for ranks in groups.values() for rank in ranks), default=0),
         unclaimed=len(unclaimed),
-        unclaimed_s=sum(kernel.get("dur", 0) for kernel in unclaimed) * US,
+        unclaimed_s=float(attributed(*zip(*map(_span, unclaimed), strict=True)).sum()) * NS if unclaimed else 0.0,
     )
     return [recorded], job
 
@@ -169,34 +214,41 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     If the file does not record whether a call is asynchronous, it is if other work ran at the same time.
     """
     ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
-    starts = np.array([timed[place][1].ran_s for place in ran], dtype=float)
-    stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
-    computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
-    free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
-    # Rounding can make a zero slightly negative.
-    own = np.maximum(0.0, attributed(*(moments.tolist() for moments in free)))
-    exposed_s = dict(zip(ran, own.tolist(), strict=True))
+    starts = np.array([whole_ns(timed[place][1].ran_s) for place in ran], dtype=float)
+    stops = starts + np.array([whole_ns(timed[place][1].duration_s) for place in ran], dtype=float)
+    computing = events.computing if events.kernels else events.on_cpu
+    # Exposed time is known if it is the same whether the unsure kernels compute or communicate.
+    most, _ = _exposed(starts, stops, computing)
+    least, free = _exposed(starts, stops, [*computing, *events.unsure])
+    exposed_s = {place: own * NS for place, own, other in zip(ran, most, least, strict=True) if own == other}
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
-    steps = sorted((begin * US, end * US, number) for number, (begin, end) in events.steps.items())
+    steps = sorted((begin, end, number) for number, (begin, end) in events.steps.items())
     begins = [begin for begin, _, _ in steps]
-    first_s = timed[0][0] if timed else 0.0
+    first_ns = timed[0][0] if timed else 0
     calls = []
-    for place, (made_s, call) in enumerate(timed):
-        at = bisect.bisect_right(begins, made_s) - 1
+    for place, (made_ns, call) in enumerate(timed):
+        at = bisect.bisect_right(begins, made_ns) - 1
         asynchronous = call.asynchronous
         if asynchronous is None and place in overlapped:
             asynchronous = bool(overlapped[place])
         calls.append(
             replace(
                 call,
-                start_s=made_s - first_s,
-                ran_s=None if call.ran_s is None else call.ran_s - first_s,
-                exposed_s=exposed_s.get(place) if len(computing) else None,
+                start_s=(made_ns - first_ns) * NS,
+                ran_s=None if call.ran_s is None else (whole_ns(call.ran_s) - first_ns) * NS,
+                exposed_s=exposed_s.get(place) if computing else None,
                 asynchronous=asynchronous,
-                step=steps[at][2] if at >= 0 and made_s <= steps[at][1] else None,
+                step=steps[at][2] if at >= 0 and made_ns <= steps[at][1] else None,
             )
         )
     return tuple(calls)
+
+
+def _exposed(starts: Floats, stops: Floats, computing: Sequence[Span]) -> tuple[list[float], list[Floats]]:
+    """Return the exposed ns of each call, and its begin and end by a clock that stops while something is computed."""
+    spans = np.array(computing, dtype=float).reshape(-1, 2)
+    free = [free_until(spans[:, 0], spans[:, 1], moments) for moments in (starts, stops)]
+    return attributed(*(moments.tolist() for moments in free)).tolist(), free
 
 
 def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: Floats) -> list[bool]:
@@ -222,7 +274,12 @@ def _run(kernels: Sequence[Json]) -> _Ran:
         return _Ran()
     begin = min(_span(kernel)[0] for kernel in kernels)
     end = max(_span(kernel)[1] for kernel in kernels)
-    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * US, (end - begin) * US)
+    return _Ran(str(kernels[0]["args"].get("stream") or "") or None, begin * NS, (end - begin) * NS)
+
+
+def _named(kernels: list[Json]) -> list[Json]:
+    """Return the kernels of a call whose names communicate; all its kernels if none has such a name."""
+    return [kernel for kernel in kernels if COMMUNICATES.search(kernel["name"])] or kernels
 
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +291,7 @@ def _described(
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
     kernels_of.pop(None, None)
-    own = _kernels_of_calls(described, kernels_of)
+    own = _kernels_of_calls(described, kernels_of, _callers(described, events))
     claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
     batches = _batches(described, events, own, claimed)
     timed = []
@@ -269,19 +326,37 @@ def _described(
             sequence=whole(args.get("Seq")),
             batched=together > 1,
         )
-        timed.append((event["ts"] * US, call))
+        timed.append((event["ts"], call))
     return timed, claimed
 
 
-def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json]]) -> dict[int, list[Json]]:
-    """Return call → its kernels, by External id; calls with the same id share its kernels equally, in order."""
+def _callers(described: Sequence[Json], events: _Events) -> dict[Any, Any]:
+    """Return the External id of a call → the id of the dispatcher operator around it, which contains no other call."""
+    by_thread: dict[object, list[Json]] = defaultdict(list)
+    for event in sorted(described, key=lambda event: float(event["ts"])):
+        by_thread[event.get("tid")].append(event)
+    ids = {}
+    for thread, calls in by_thread.items():
+        begins = [call["ts"] for call in calls]
+        for operator in events.operators.get(thread, ()):
+            first, last = bisect.bisect_left(begins, operator["ts"]), bisect.bisect_right(begins, _span(operator)[1])
+            if last == first + 1:
+                ids[calls[first]["args"].get("External id")] = operator["args"].get("External id")
+    return ids
+
+
+def _kernels_of_calls(
+    described: Sequence[Json], kernels_of: dict[Any, list[Json]], callers: dict[Any, Any]
+) -> dict[int, list[Json]]:
+    """Return call → its kernels, by its External id or its operator's; calls with one id share its kernels equally."""
     calls_of: dict[Any, list[Json]] = defaultdict(list)
     for event in described:
         if event["args"].get("Collective name") != WAIT:
             calls_of[event["args"].get("External id")].append(event)
     own: dict[int, list[Json]] = {}
     for number, calls in calls_of.items():
-        kernels = sorted(kernels_of.get(number, ()), key=lambda kernel: float(kernel["ts"]))
+        kernels = _named(kernels_of.get(number) or kernels_of.get(callers.get(number)) or [])
+        kernels.sort(key=lambda kernel: float(kernel["ts"]))
         each, remainder = divmod(len(kernels), len(calls))
         if kernels and not remainder:
             calls.sort(key=lambda event: float(event["ts"]))
@@ -324,10 +399,10 @@ def _batches(
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
-        stream, begin_s = str(event["args"].get("stream", "")) or None, event["ts"] * US
-        share_s = event.get("dur", 0) * US / len(group)
-        for place, call in enumerate(group):
-            ran[id(call)] = _Ran(stream, begin_s + place * share_s, share_s), len(group)
+        stream = str(event["args"].get("stream") or "") or None
+        moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
+        for call, (begin, end) in zip(group, pairwise(moments), strict=True):
+            ran[id(call)] = _Ran(stream, begin * NS, (end - begin) * NS), len(group)
     return ran
 
 
@@ -368,7 +443,7 @@ def _operator_calls(
     timed = []
     for thread, operators in events.operators.items():
         until = -math.inf  # operators nest: the outermost is the call
-        for operator in sorted(operators, key=lambda event: (event["ts"], -event.get("dur", 0))):
+        for operator in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
             begin, end = _span(operator)
             inside = bisect.bisect_left(by_thread[thread], begin) < bisect.bisect_right(by_thread[thread], end)
             operation = operation_of(operator["name"])
@@ -393,7 +468,7 @@ def _operator_calls(
                 group=only_group,
                 group_size=len(only_group) if only_group else None,
             )
-            timed.append((begin * US, call))
+            timed.append((operator["ts"], call))
     return timed
 
 
@@ -419,11 +494,10 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
     around = _operators_around(events)
     timed = []
     for event in events.annotations:
-        begin_s = event["ts"] * US
         operator = made_by.get(id(event))
-        made_s = operator["ts"] * US if operator else begin_s
+        made_ns = (operator or event)["ts"]
         if event["name"].startswith("gloo:"):
-            ran = _Ran(str(event.get("tid")), begin_s, event.get("dur", 0) * US)
+            ran = _Ran(str(event.get("tid")), event["ts"] * NS, event["dur"] * NS)
         else:
             ran = _run(kernels.get(id(event), ()))
         operator = operator or around.get(id(event))
@@ -452,7 +526,7 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
             ran_s=ran.begin_s,
             duration_s=ran.duration_s,
         )
-        timed.append((made_s, call))
+        timed.append((made_ns, call))
     return timed, {id(kernel) for own in kernels.values() for kernel in own}
 
 
@@ -460,13 +534,14 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     """Return gloo's annotation → the dispatcher operator that made the call, on another thread and earlier.
 
     gloo runs calls in order, so annotations and operators of one operation and size are paired in order. Annotations
-    of gloo do not distinguish calls into one tensor from calls into a list.
+    of gloo do not distinguish calls into one tensor from calls into a list. The tensor of a barrier is no data.
     """
 
-    def kind(name: str) -> str:
-        return operation_of(name).removesuffix("_list")
+    def kind(name: str, sizes: list[int]) -> tuple[str, int]:
+        operation = operation_of(name).removesuffix("_list")
+        return operation, 0 if operation in WITHOUT_DATA else sum(sizes)
 
-    waiting: dict[object, deque[Json]] = defaultdict(deque)
+    waiting: dict[tuple[str, int], deque[Json]] = defaultdict(deque)
     operators = (operator for thread in events.operators.values() for operator in thread)
     for operator in sorted(operators, key=lambda event: float(event["ts"])):
         dims = operator["args"].get("Input Dims")
@@ -475,10 +550,10 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
         sizes = _sizes(first if isinstance(first, list) and first and isinstance(first[0], list) else dims)
         if _OUTPUT_FIRST.match(operator["name"]):
             sizes = sizes[1:2]
-        waiting[kind(operator["name"]), sum(sizes)].append(operator)
+        waiting[kind(operator["name"], sizes)].append(operator)
     pairs: dict[int, Json] = {}
     for event in sorted(events.annotations, key=lambda event: float(event["ts"])):
-        earlier = waiting.get((kind(event["name"]), sum(_sizes(event["args"].get("Input Dims")))))
+        earlier = waiting.get(kind(event["name"], _sizes(event["args"].get("Input Dims"))))
         if event["name"].startswith("gloo:") and earlier and earlier[0]["ts"] <= event["ts"]:
             pairs[id(event)] = earlier.popleft()
     return pairs
@@ -496,9 +571,9 @@ def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
         place = bisect.bisect_right(starts.get(thread, []), at) - 1
         if place >= 0:
             event = by_thread[thread][place]
-            if at <= event["ts"] + event.get("dur", 0):
+            if at <= _span(event)[1]:
                 kernels[id(event)].append(kernel)
-    return kernels
+    return {number: _named(own) for number, own in kernels.items()}
 
 
 def _operators_around(events: _Events) -> dict[int, Json]:

@@ -271,23 +271,24 @@ def _incomplete(name: str, error: Exception) -> ForeignError:
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────
-# Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
+# Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, torchcomms, and NCCL's inspector.
 # Our name → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
 _RECORDED = {
     "all_reduce": "allreduce all_reduce",
     "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_list": "allgather all_gather",
     "all_gather": "allgather_base all_gather_base allgather_into_tensor all_gather_into_tensor "
-    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced all_gather_single all_gather_v",
     "reduce_scatter_list": "reduce_scatter",
-    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced "
+    "reduce_scatter_single reduce_scatter_v",
     "broadcast": "broadcast",
     "reduce": "reduce",
-    "gather": "gather",
+    "gather": "gather gather_single",
     "scatter": "scatter",
     "all_to_all_list": "all_to_all alltoall",
     "all_to_all": "alltoall_base all_to_all_single",
-    "all_to_all_uneven": "all_to_allv alltoallv",
+    "all_to_all_uneven": "all_to_allv alltoallv all_to_all_v_single",
     "barrier": "barrier all_reduce_barrier",
     "send": "send",
     "recv": "recv",
@@ -308,7 +309,11 @@ DTYPES = {
     "unsigned char": "uint8",
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-_PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
+# torch's description of the group of all ranks.
+DEFAULT_GROUP = "default_pg"
+# Operations without data: a size or dtype is never missing.
+WITHOUT_DATA = {"barrier"}
+_PREFIX = re.compile(r"^(gloo|c10d|mpi|ucc|[a-z]*ccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
 
