@@ -377,10 +377,16 @@ class _Times:
                 call = self._call(place)
                 # torch and NCCL number sends and receives by group, not by pair.
                 sequence = call.sequence if key.way is None else None
-                match_key = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
+                match_key = (sequence, call.step if sequence is None else None)
                 numbered[number][match_key, counts[match_key]] = place
                 counts[match_key] += 1
-        common = set.intersection(*(set(calls) for calls in numbered.values()))
+        # Calls with one key are matched by their places only if every rank recorded as many.
+        tallies = [Counter(match_key for match_key, _ in calls) for calls in numbered.values()]
+        common = {
+            key
+            for key in set.intersection(*(set(calls) for calls in numbered.values()))
+            if len({tally[key[0]] for tally in tallies}) == 1
+        }
         sequenced = all(match_key != (None, None) for calls in numbered.values() for match_key, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
             self._reasons[ReplayNotice.UNEQUAL_CALLS] += count

@@ -250,6 +250,8 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
 def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
     """Return the gaps of the rank that lacks the most calls; None if no call is known to be missing."""
     worst = None
+    # Counters begin at 0 or 1, all at the same; if the recorder states that it dropped no call, they began earlier.
+    begin = min([1, *(call.sequence for rank in ranks for call in rank.calls if call.sequence is not None)])
     for rank in ranks:
         numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
         for call in rank.calls:
@@ -257,10 +259,9 @@ def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
                 one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
                 numbers[call.communicator, counted].add(call.sequence)
-        # Counters begin at 0 or 1; if the recorder states that nothing was dropped, they began earlier.
         spans = [(min(seen), max(seen), len(seen)) for seen in numbers.values()]
         recorded = sum(count for _, _, count in spans)
-        made = sum(last + 1 - (first if rank.dropped == 0 else min(first, 1)) for first, last, _ in spans)
+        made = sum(last + 1 - (first if rank.dropped == 0 else begin) for first, last, _ in spans)
         made = max(made, recorded + (rank.dropped or 0))
         if made - recorded > (worst.made - worst.recorded if worst else 0):
             first, last = min(first for first, _, _ in spans), max(last for _, last, _ in spans)

@@ -393,8 +393,9 @@ def _batches(
             else:
                 before.append(event)
             continue
-        thread, _ = events.launches[event["args"].get("correlation")]
+        thread, at = events.launches[event["args"].get("correlation")]
         group, name = waiting.pop(thread, []), event["name"].lower().replace("_", "")
+        group = group[-1:] if group and at < _span(group[-1])[1] else group  # a call launches its own kernel itself
         operations = next((names for word, names in _OF_KERNEL.items() if word in name), ())
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
