@@ -823,7 +823,7 @@ def test_what_a_kernel_of_no_call_does_follows_from_its_name(tmp_path, name, exp
     sentence = findings.recorded_sentence(job)
     assert ("at least" in sentence) == (exposed_us != 20)
     assert ("kernels that belong to no recorded call took 70.0 µs" in sentence) == bool(unclaimed_us)
-    assert any("which may communicate or compute" in text for text in sentences(job.withheld)) == (exposed_us is None)
+    assert any("it may communicate or compute" in text for text in sentences(job.withheld)) == (exposed_us is None)
     # A kernel that decides nothing withholds nothing.
     _, job = looked_at(tmp_path, param_event(100, "allreduce"), kernel(400, 50, 100), other, *later)
     assert job.total.exposed_s == pytest.approx(55e-6)

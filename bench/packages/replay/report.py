@@ -48,12 +48,7 @@ N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
 # Notices on communication that may be missing from the time in calls.
-NOT_IN_CALLS = {
-    ReplayNotice.UNCLAIMED,
-    ReplayNotice.UNSURE_KERNELS,
-    ReplayNotice.OPERATORS,
-    ReplayNotice.NAMELESS,
-}
+NOT_IN_CALLS = {ReplayNotice.UNCLAIMED, ReplayNotice.UNSURE_KERNELS, ReplayNotice.OPERATORS, ReplayNotice.NAMELESS}
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
     "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
@@ -95,12 +90,8 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.UNCLAIMED: Sentence(
         "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted"
     ),
-    ReplayNotice.UNSURE_KERNELS: Sentence(
-        "{count} × kernel {kernel}, which may communicate or compute: exposed time that depends on it is withheld"
-    ),
-    ReplayNotice.HOST_CLOCK: Sentence(
-        "{count} of {calls} durations are by the host's clock, which are not added to durations by a GPU's"
-    ),
+    ReplayNotice.UNSURE_KERNELS: Sentence("{count} × kernel {kernel}: it may communicate or compute"),
+    ReplayNotice.HOST_CLOCK: Sentence("{count} of {calls} durations are by the host's clock: not added to a GPU's"),
     ReplayNotice.GAPS: Sentence(
         "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})"
     ),

@@ -54,8 +54,6 @@ TOGETHER = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
     "barrier", *ALL_TO_ALL,
 }  # fmt: skip
-# Operations in which all ranks of a group move the same number of elements.
-SAME_SIZES = TOGETHER - ALL_TO_ALL
 # Most reasons that are listed; further reasons are only counted.
 MOST_REASONS = 4
 # Operations whose recorded elements equal, on every rank, the size that `list operations` defines.
@@ -96,9 +94,8 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
             sums.batched = sums.batched or call.batched
-    world = "an unknown number of" if recorded.world_size is None else f"{recorded.world_size}"
-    least = "at least " if recorded.world_is_least else ""
-    source = f"{recorded.kind}, {len(recorded.ranks)} of {least}{world} ranks"
+    world = f"{'at least ' * recorded.world_is_least}{recorded.world_size or 'an unknown number of'}"
+    source = f"{recorded.kind}, {len(recorded.ranks)} of {world} ranks"
     share = 1 / sum(rank.steps for rank in recorded.ranks)
     unclaimed_s = sum(rank.unclaimed_s for rank in recorded.ranks) * share
     rows = [_kind_row(kind, sums, sums.mean(share, times), recorded) for kind, sums in kinds.items()]
@@ -370,8 +367,10 @@ class _Times:
             return
         # The key is the number in the group, else the step; then the position among the calls with the same key.
         numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
+        tallies = list[Counter[tuple[int | None, int | None]]]()
         for number, places in lists.items():
             counts: Counter[tuple[int | None, int | None]] = Counter()
+            tallies.append(counts)
             numbered[number] = {}
             for place in places:
                 call = self._call(place)
@@ -380,13 +379,9 @@ class _Times:
                 match_key = (sequence, call.step if sequence is None else None)
                 numbered[number][match_key, counts[match_key]] = place
                 counts[match_key] += 1
+        common = set.intersection(*(set(calls) for calls in numbered.values()))
         # Calls with one key are matched by their places only if every rank recorded as many.
-        tallies = [Counter(match_key for match_key, _ in calls) for calls in numbered.values()]
-        common = {
-            key
-            for key in set.intersection(*(set(calls) for calls in numbered.values()))
-            if len({tally[key[0]] for tally in tallies}) == 1
-        }
+        common = {key for key in common if len({tally[key[0]] for tally in tallies}) == 1}
         sequenced = all(match_key != (None, None) for calls in numbered.values() for match_key, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
             self._reasons[ReplayNotice.UNEQUAL_CALLS] += count

@@ -200,7 +200,8 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
     if by_host := sum(call.by_host for call in timed):
         notices.insert(0, notice(ReplayNotice.HOST_CLOCK, count=by_host, calls=len(timed)))
         if by_host < len(timed):
-            ranks = [replace(rank, calls=tuple(map(_without_host_time, rank.calls))) for rank in ranks]
+            without = {call: replace(call, duration_s=None) for call in timed if call.by_host}
+            ranks = [replace(rank, calls=tuple(without.get(call, call) for call in rank.calls)) for rank in ranks]
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         fact: missing
@@ -224,11 +225,6 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
         notices=tuple(notices),
         gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
-
-
-def _without_host_time(call: RecordedCall) -> RecordedCall:
-    """Return a call without a duration by the host's clock, which cannot be added to durations by a GPU's."""
-    return replace(call, duration_s=None) if call.by_host else call
 
 
 def _different(ranks: Sequence[RankRecording]) -> bool:

@@ -59,7 +59,7 @@ def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tup
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each process group, and of DEFAULT_GROUP; an empty list means all ranks, by its size."""
+    """Return the ranks of each process group; an empty list means the whole world, whose size gives the ranks."""
     ranks_of = {}
     for value in _values(node, "inputs"):
         try:
@@ -70,8 +70,6 @@ def _groups(node: Json) -> dict[str, tuple[int, ...]]:
             if isinstance(group, dict) and "pg_name" in group:
                 ranks = numbers(group.get("ranks")) or ranks_from(whole(group.get("group_size")) or 0)
                 ranks_of[str(group["pg_name"])] = ranks
-                if group.get("pg_desc") == DEFAULT_GROUP:
-                    ranks_of[DEFAULT_GROUP] = ranks
     return ranks_of
 
 

@@ -11,7 +11,7 @@ import bisect
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -45,7 +45,7 @@ _ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
 # Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
 # of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
-    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_|mscclpp|deep_ep"
+    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_|mscclpp|deep_ep"
     r"|cross_device_reduce|quick_?reduce|userbuffers|(?:nv|roc|i)shmem|moe_?a2a|(?<![a-z])ep(?:::|_?dispatch|_?combine)"
     r"|int(?:er|ra)_?node",
     re.IGNORECASE,
@@ -109,8 +109,7 @@ class _Events:
             elif _COMPUTES.search(name):
                 self.computing.append(_span(event))
             else:
-                args = {key: event["args"].get(key) for key in ("External id", "correlation", "stream")}
-                self.further.append({**event, "args": args})
+                self.further.append(event)
         elif str(kind).endswith(("_runtime", "_driver")) and "graphlaunch" not in name.lower():
             # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
             correlation = event["args"].get("correlation")
@@ -132,17 +131,15 @@ class _Events:
         callers += (operator for operators in self.operators.values() for operator in operators)
         numbers = {event["args"].get("External id") for event in callers} - {None, 0}
         spans: dict[object, list[Span]] = defaultdict(list)
-        for event in callers:
+        for event in sorted(callers, key=_span):
             spans[event.get("tid")].append(_span(event))
-        for thread_spans in spans.values():
-            thread_spans.sort()
         # Latest end of this and all earlier spans: a later moment is in none of these spans.
         ends = {thread: [*accumulate((end for _, end in spans[thread]), max)] for thread in spans}
         for kernel in self.further:
-            thread, at = self.launches.get(kernel["args"]["correlation"], (None, -1))
+            thread, at = self.launches.get(kernel["args"].get("correlation"), (None, -1))
             place = bisect.bisect_right(spans[thread], (at, math.inf)) - 1
             name = kernel["name"].split("<")[0]  # the arguments of a template name other things
-            if kernel["args"]["External id"] in numbers or (place >= 0 and at <= ends[thread][place]):
+            if kernel["args"].get("External id") in numbers or (place >= 0 and at <= ends[thread][place]):
                 self.kernels.append(kernel)
             elif _UNSURE.search(name) or COMMUNICATES.search(name):
                 self.unsure.append(_span(kernel))
@@ -291,7 +288,7 @@ def _described(
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
     kernels_of.pop(None, None)
-    own = _kernels_of_calls(described, kernels_of, _callers(described, events))
+    own = _kernels_of_calls(described, kernels_of, _operators_around(described, events))
     claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
     batches = _batches(described, events, own, claimed)
     timed = []
@@ -330,33 +327,20 @@ def _described(
     return timed, claimed
 
 
-def _callers(described: Sequence[Json], events: _Events) -> dict[Any, Any]:
-    """Return the External id of a call → the id of the dispatcher operator around it, which contains no other call."""
-    by_thread: dict[object, list[Json]] = defaultdict(list)
-    for event in sorted(described, key=lambda event: float(event["ts"])):
-        by_thread[event.get("tid")].append(event)
-    ids = {}
-    for thread, calls in by_thread.items():
-        begins = [call["ts"] for call in calls]
-        for operator in events.operators.get(thread, ()):
-            first, last = bisect.bisect_left(begins, operator["ts"]), bisect.bisect_right(begins, _span(operator)[1])
-            if last == first + 1:
-                ids[calls[first]["args"].get("External id")] = operator["args"].get("External id")
-    return ids
-
-
 def _kernels_of_calls(
-    described: Sequence[Json], kernels_of: dict[Any, list[Json]], callers: dict[Any, Any]
+    described: Sequence[Json], kernels_of: dict[Any, list[Json]], around: dict[int, Json]
 ) -> dict[int, list[Json]]:
-    """Return call → its kernels, by its External id or its operator's; calls with one id share its kernels equally."""
+    """Return call → its kernels, by its External id, else by its operator's; calls with one id share them equally."""
     calls_of: dict[Any, list[Json]] = defaultdict(list)
     for event in described:
         if event["args"].get("Collective name") != WAIT:
-            calls_of[event["args"].get("External id")].append(event)
+            number = event["args"].get("External id")
+            if number not in kernels_of and id(event) in around:
+                number = around[id(event)]["args"].get("External id")
+            calls_of[number].append(event)
     own: dict[int, list[Json]] = {}
     for number, calls in calls_of.items():
-        kernels = _named(kernels_of.get(number) or kernels_of.get(callers.get(number)) or [])
-        kernels.sort(key=lambda kernel: float(kernel["ts"]))
+        kernels = sorted(_named(kernels_of.get(number, [])), key=lambda kernel: float(kernel["ts"]))
         each, remainder = divmod(len(kernels), len(calls))
         if kernels and not remainder:
             calls.sort(key=lambda event: float(event["ts"]))
@@ -409,23 +393,21 @@ def _batches(
 
 def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
     """Return gloo's annotations whose operator contains no call with metadata."""
+    holds, pairs = _holds(described), _operators_of_gloo(events)
+    return [event for event in events.annotations if id(event) in pairs and not holds(pairs[id(event)])]
+
+
+def _holds(inner: Sequence[Json]) -> Callable[[Json], bool]:
+    """Return a function that returns whether an operator contains one of these events, on its thread."""
     starts: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(described, key=lambda event: float(event["ts"])):
+    for event in sorted(inner, key=lambda event: float(event["ts"])):
         starts[event.get("tid")].append(event["ts"])
 
-    def holds(operator: Json | None) -> bool:
-        if operator is None:
-            return True
+    def holds(operator: Json) -> bool:
         thread_starts, (begin, end) = starts[operator.get("tid")], _span(operator)
         return bisect.bisect_left(thread_starts, begin) < bisect.bisect_right(thread_starts, end)
 
-    for operators in events.operators.values():
-        for operator in operators:
-            operator.setdefault("tid", None)
-    pairs = _operators_of_gloo(events)
-    return [
-        event for event in events.annotations if event["name"].startswith("gloo:") and not holds(pairs.get(id(event)))
-    ]
+    return holds
 
 
 def _operator_calls(
@@ -435,28 +417,22 @@ def _operator_calls(
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
-    by_thread: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(recorded, key=lambda event: float(event["ts"])):
-        by_thread[event.get("tid")].append(event["ts"])
-    pairs = _operators_of_gloo(events)
+    holds, pairs = _holds(recorded), _operators_of_gloo(events)
     paired = {id(operator) for operator in pairs.values()}
     unsure = any(event["name"].startswith("gloo:") and id(event) not in pairs for event in events.annotations)
     timed = []
-    for thread, operators in events.operators.items():
+    for operators in events.operators.values():
         until = -math.inf  # operators nest: the outermost is the call
         for operator in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
             begin, end = _span(operator)
-            inside = bisect.bisect_left(by_thread[thread], begin) < bisect.bisect_right(by_thread[thread], end)
             operation = operation_of(operator["name"])
-            if begin < until or inside or id(operator) in paired or operation not in KNOWN:
+            if begin < until or holds(operator) or id(operator) in paired or operation not in KNOWN:
                 continue
             until = end
             if unsure:
                 left_out[notice(ReplayNotice.OPERATORS)] += 1
                 continue
-            dims = operator["args"].get("Input Dims")
-            nested = dims[0] if isinstance(dims, list) and dims else None
-            sizes = _sizes(nested if isinstance(nested, list) and nested and isinstance(nested[0], list) else dims)
+            sizes = _sizes(operator["args"].get("Input Dims"))
             first_is_output = bool(_OUTPUT_FIRST.match(operator["name"])) and len(sizes) > 1
             splits = None if operation.startswith("all_to_all") else ()
             call = RecordedCall(
@@ -492,7 +468,7 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
     only_group: the ranks of the job's only group, if it has one.
     """
     kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
-    around = _operators_around(events)
+    around = _operators_around(events.annotations, events)
     timed = []
     for event in events.annotations:
         operator = made_by.get(id(event))
@@ -545,10 +521,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     waiting: dict[tuple[str, int], deque[Json]] = defaultdict(deque)
     operators = (operator for thread in events.operators.values() for operator in thread)
     for operator in sorted(operators, key=lambda event: float(event["ts"])):
-        dims = operator["args"].get("Input Dims")
-        first = dims[0] if isinstance(dims, list) and dims else None
-        # Operators nest the sizes of a list of tensors one level deeper.
-        sizes = _sizes(first if isinstance(first, list) and first and isinstance(first[0], list) else dims)
+        sizes = _sizes(operator["args"].get("Input Dims"))
         if _OUTPUT_FIRST.match(operator["name"]):
             sizes = sizes[1:2]
         waiting[kind(operator["name"], sizes)].append(operator)
@@ -577,10 +550,10 @@ def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
     return {number: _named(own) for number, own in kernels.items()}
 
 
-def _operators_around(events: _Events) -> dict[int, Json]:
-    """Return annotation → the innermost dispatcher operator around it, on the same thread."""
+def _operators_around(inner: Sequence[Json], events: _Events) -> dict[int, Json]:
+    """Return annotation or call → the innermost dispatcher operator around it, on the same thread."""
     by_thread: dict[object, list[Json]] = defaultdict(list)
-    for event in events.annotations:
+    for event in inner:
         by_thread[event.get("tid")].append(event)
     around = {}
     for thread, annotations in by_thread.items():
@@ -599,6 +572,8 @@ def _operators_around(events: _Events) -> dict[int, Json]:
 
 def _sizes(dims: object) -> list[int]:
     """Return the elements of each tensor in "Input Dims"; entries that are not lists of numbers are not tensors."""
+    if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
+        dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
     return [
         elements(dim)
         for dim in (dims if isinstance(dims, list) else [])

@@ -9,7 +9,7 @@ one or several processes: bytes, communicators and durations, but no dtypes, spl
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.model.notices import Notice, notice
@@ -45,11 +45,12 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
     """Return the calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
-    described = (source.rest.get("pg_config") or {}).items()
-    configured = {str(key): group for key, group in described if isinstance(group, dict)}
-    groups = {key: numbers(group.get("ranks")) or None for key, group in configured.items()}
+    groups = {
+        str(key): numbers(described.get("ranks")) or None
+        for key, described in (source.rest.get("pg_config") or {}).items()
+        if isinstance(described, dict)
+    }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
-    world = next((groups[key] for key, group in configured.items() if group.get("desc") == DEFAULT_GROUP), None)
     first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
     batches = _batches_of(entries)
     calls, incomplete = [], 0
@@ -84,12 +85,9 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
+    rank = RankRecording(name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete)
     dropped = whole(entries[0].get("record_id")) if entries else None  # the ring drops the oldest; numbers begin at 0
-    rank = RankRecording(
-        name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete, dropped=dropped,
-        stated_world=len(world) if world else None,
-    )  # fmt: skip
-    return [rank], {}
+    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)], {}
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Never, Self
 
@@ -62,16 +63,16 @@ _NO_JSON_VALUE = re.compile(r"([:\[,]\s*)-?(?:inf|nan)(?=\s*[,}\]])")
 class _Unpacked(io.RawIOBase):
     """The bytes of a file, unpacked if necessary. Raises ForeignError if there are too many."""
 
-    def __init__(self, name: str, file: IO[bytes], size: int, left: int) -> None:
-        # `left` more bytes can be read; the last BLOCK bytes that were read are `last`.
-        self._name, self.left, self.last = name, left, b""
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        # The last BLOCK bytes that were read are `last`.
+        self._name, self._left, self.last = name, MOST_BYTES, b""
         start = file.read(6)
         file.seek(0)
         if start.startswith(OTHERS_PACKED):
             raise ForeignError(f"{name}: {ONLY_GZIP}")
         # True if gzip packed the file.
         self.packed = start.startswith(GZIP)
-        if self.packed and size > MOST_PACKED:
+        if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
             raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
         self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
 
@@ -80,9 +81,9 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        self.left -= len(data)
-        if self.left < 0:
-            raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
+        self._left -= len(data)
+        if self._left < 0:
+            raise _too_long(self._name)
         self.last = (self.last + data)[-BLOCK:]
         buffer[: len(data)] = data
         return len(data)
@@ -92,7 +93,7 @@ def texts(path: Path) -> Iterator[tuple[str, str | None]]:
     """Yield the name and text of a file, or of each file in a tar, in order; None if a file in a tar has no text."""
     try:
         with path.open("rb") as file:
-            unpacked = _Unpacked(str(path), file, os.fstat(file.fileno()).st_size, MOST_BYTES)
+            unpacked = _Unpacked(str(path), file)
             buffered: Any = io.BufferedReader(unpacked, CHUNK)
             if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
                 if not unpacked.packed:
@@ -105,6 +106,10 @@ def texts(path: Path) -> Iterator[tuple[str, str | None]]:
         raise ForeignError(f"{path}: {reason.lower()}") from None
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
         raise ForeignError(f"{path}: damaged: {str(error)[:120]}") from None
+
+
+def _too_long(name: str) -> ForeignError:
+    return ForeignError(f"{name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
 
 
 def _begins_a_tar(block: bytes) -> bool:
@@ -127,6 +132,7 @@ class _Header(tarfile.TarInfo):
 
 def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str | None]]:
     """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
+    size = 0
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             if number == MOST_FILES:
@@ -134,7 +140,14 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
             # A sparse file claims a size that it does not have.
             content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is not None and not _hidden(member.name):
-                yield member.name, _text_inside(f"{path.name}:{member.name}", content, unpacked)
+                try:
+                    text = _text(f"{path.name}:{member.name}", content)
+                except ForeignError:
+                    text = None
+                size += len(text or "")
+                if size > MOST_BYTES:
+                    raise _too_long(str(path))
+                yield member.name, text
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
             if data.strip(b"\0"):
@@ -148,29 +161,15 @@ def _hidden(name: str) -> bool:
     return name.rsplit("/", 1)[-1].startswith(".")
 
 
-def _text_inside(name: str, content: Any, archive: _Unpacked) -> str | None:
-    """Return the text of a file in an archive, unpacked if gzip packed it, too; None if it has none."""
-    file, inside = content, archive
-    if packed := content.peek(2).startswith(GZIP):
-        data = content.read()
-        inside = _Unpacked(name, io.BytesIO(data), len(data), archive.left)
-        file = io.BufferedReader(inside, CHUNK)
-    try:
-        return _text(name, file)
-    except (ForeignError, OSError, EOFError, zlib.error) as error:
-        # A limit, and damage of the archive itself, concern the whole archive.
-        if inside.left < 0 or not (packed or isinstance(error, ForeignError)):
-            raise
-        return None
-    finally:
-        archive.left = inside.left
-
-
 def _text(name: str, file: IO[bytes]) -> str:
-    """Return the text of a file; a pickle is converted to JSON."""
+    """Return the text of a file, which gzip may have packed in an archive; a pickle is converted to JSON."""
     data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
-    if data.startswith((GZIP, *OTHERS_PACKED)):
-        raise ForeignError(f"{name}: packed twice; unpack it first")
+    if data.startswith(GZIP):
+        chunks = iter(functools.partial(gzip.GzipFile(fileobj=io.BytesIO(data)).read, CHUNK), b"")
+        try:
+            data = b"".join(islice(chunks, MOST_BYTES // CHUNK + 1))
+        except (OSError, EOFError, zlib.error) as error:
+            raise ForeignError(f"{name}: {str(error).lower()}") from None
     if data[:1] == PICKLE:
         return _unpickled(name, data)
     try:
@@ -309,8 +308,8 @@ DTYPES = {
     "unsigned char": "uint8",
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-# torch's description of the group of all ranks.
-DEFAULT_GROUP = "default_pg"
+# torch's name of its first group, which has all ranks.
+DEFAULT_GROUP = "0"
 # Operations without data: a size or dtype is never missing.
 WITHOUT_DATA = {"barrier"}
 _PREFIX = re.compile(r"^(gloo|c10d|mpi|ucc|[a-z]*ccl):+")
