@@ -152,6 +152,8 @@ class RankRecording:
     by_name: bool = field(default=False, compare=False)
     # Host and pid, if the file records them. A saved list never does.
     process: tuple[str, int] | None = field(default=None, compare=False)
+    # Backends as the file names them; "" if it does not. A saved list never does.
+    backend: str = field(default="", compare=False)
     # Number of incomplete calls; `calls` includes them.
     incomplete: int = field(default=0, compare=False)
     # Number of calls that the recorder dropped, or None if it does not record this. A saved list never has it.
@@ -176,7 +178,6 @@ class Gaps:
     recorded: int
     # Calls until the last recorded number.
     made: int
-    # First and last recorded number.
     first: int
     last: int
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from bench.machine import memory
 from bench.model.errors import ForeignError
 from bench.model.notices import Notice, notice, with_counts
-from bench.model.records import Json
 from bench.model.units import NS
 from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
@@ -31,9 +30,8 @@ from bench.packages.replay.recorded_calls import (
     ReplayNotice,
 )
 
-# Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file, and its facts on
-# the job, which only Kineto records.
-Reader = Callable[[str, str, Counter[Notice]], tuple[list[RankRecording], Json]]
+# Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file.
+Reader = Callable[[str, str, Counter[Notice]], list[RankRecording]]
 # Length of the head in which the format's key is searched: torch describes the device before the key of the events.
 HEAD = 2**20
 # Key that only files of this format have near their beginning → format, reader; the most informative comes first.
@@ -81,7 +79,7 @@ def read(paths: Sequence[Path]) -> CallList:
 def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
     """Return the calls in files. requested: paths that the user named; a folder or archive has other files, too."""
     other_files: list[str] = []
-    formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
+    formats: dict[str, tuple[list[RankRecording], Counter[Notice]]] = {}
     for path in paths:
         try:
             inside = list(texts(path))
@@ -98,22 +96,20 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
                 other_files.append(name)
                 continue
             kind, reader = known_format
-            ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
+            ranks, left_out = formats.setdefault(kind, ([], Counter()))
             try:
-                file_ranks, file_facts = reader(name, text, left_out)
+                ranks += reader(name, text, left_out)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
                 # a value has another type or size than in the format
                 reason = (str(error).splitlines() or [""])[0][:120]
                 raise ForeignError(f"{name}: not in the format of {kind}: {reason}") from None
-            ranks += file_ranks
-            job.update(file_facts)
     order = dict.fromkeys(kind for kind, _ in FORMATS.values())
     kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
     if not kinds and other_files and not formats:
         raise ForeignError(NO_RECORDING.format(name=other_files[0]))
     if not kinds:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
-    ranks, left_out, job = formats[kinds[0]]
+    ranks, left_out = formats[kinds[0]]
     if other_files:
         left_out[notice(ReplayNotice.NO_RECORDINGS, file=other_files[0])] += len(other_files)
     for other in kinds[1:]:
@@ -124,7 +120,7 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
             )
         left_out[notice(ReplayNotice.OTHER_FORMAT, format=other)] += len(formats[other][0])
     try:
-        return _assembled(kinds[0], ranks, left_out, job)
+        return _assembled(kinds[0], ranks, left_out)
     except ValueError as error:
         raise ForeignError(f"{paths[0]}: not in the format of {kinds[0]}: {error}") from None
 
@@ -175,8 +171,8 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
             )
 
 
-def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
-    """Return one list of all ranks. job: facts on the job in Kineto's last file."""
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice]) -> CallList:
+    """Return one list of all ranks."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
     worlds = {rank.stated_world for rank in ranks} - {None}
     stated = worlds.pop() if len(worlds) == 1 else None
@@ -214,7 +210,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
     proven = max([*sizes, *(max(call.group, default=0) + 1 for call in calls if call.group)], default=0)
     proven = max([proven, len(ranks) if len(ranks) > 1 else 0, *(number + 1 for number in numbers if number)])
     known = stated is not None and stated >= proven
-    backend = str(job.get("backend") or "")
+    backend = ranks[-1].backend
     return CallList(
         kind=kind,
         backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
@@ -245,7 +241,7 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
 
 def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
     """Return the gaps of the rank that lacks the most calls; None if no call is known to be missing."""
-    worst = None
+    gaps = []
     # Counters begin at 0 or 1, all at the same; if the recorder states that it dropped no call, they began earlier.
     begin = min([1, *(call.sequence for rank in ranks for call in rank.calls if call.sequence is not None)])
     for rank in ranks:
@@ -259,7 +255,7 @@ def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
         recorded = sum(count for _, _, count in spans)
         made = sum(last + 1 - (first if rank.dropped == 0 else begin) for first, last, _ in spans)
         made = max(made, recorded + (rank.dropped or 0))
-        if made - recorded > (worst.made - worst.recorded if worst else 0):
+        if made > recorded:
             first, last = min(first for first, _, _ in spans), max(last for _, last, _ in spans)
-            worst = Gaps(recorded, made, first, last)
-    return worst
+            gaps.append(Gaps(recorded, made, first, last))
+    return max(gaps, key=lambda rank: rank.made - rank.recorded, default=None)

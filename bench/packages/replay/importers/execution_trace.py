@@ -34,7 +34,7 @@ _OPERATOR = re.compile(r"^c10d::_?(\w+?)_?$")
 _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_any_source", "barrier"}
 
 
-def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank. left_out: counter of the nodes that move no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
     for node in LongObject(name, text, "nodes").entries():
@@ -55,7 +55,7 @@ def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tup
         only_group = next(iter(groups.values())) if len(groups) == 1 else None
         calls = [_call_of_operator(node, only_group) for node in sorted(operators, key=number)]
     world = len(groups.get(DEFAULT_GROUP, ())) or None
-    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True, stated_world=world)], {}
+    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True, stated_world=world)]
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:

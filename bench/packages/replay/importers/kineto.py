@@ -45,9 +45,9 @@ _ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
 # Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
 # of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
-    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_|mscclpp|deep_ep"
-    r"|cross_device_reduce|quick_?reduce|userbuffers|(?:nv|roc|i)shmem|moe_?a2a|(?<![a-z])ep(?:::|_?dispatch|_?combine)"
-    r"|int(?:er|ra)_?node",
+    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_"
+    r"|cross_device_reduce|quick_?reduce|mscclpp|userbuffers|(?:nv|roc|i)shmem|deep_ep|moe_?a2a|int(?:er|ra)_?node"
+    r"|(?<![a-z])ep(?:::|_?dispatch|_?combine)",
     re.IGNORECASE,
 )
 # Names of kernels that compute: torch's own, and those that add the parts of an attention.
@@ -75,7 +75,7 @@ OVERLAP = 0.01
 # The time in ns at which a call was made, and the call; its `ran_s` is by the same clock.
 Timed = tuple[int, RecordedCall]
 # Begin and end in whole nanoseconds: sums and differences of whole numbers have no rounding error.
-Span = tuple[float, float]
+Span = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -153,8 +153,8 @@ def _span(event: Json) -> Span:
     return event["ts"], event["ts"] + event["dur"]
 
 
-def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """Return the calls of one rank, in the order in which they were made, and the file's facts on the job."""
+def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
+    """Return the calls of one rank, in the order in which they were made."""
     source = LongObject(name, text, "traceEvents")
     events, origin = _Events(), None
     for event in source.entries():
@@ -176,13 +176,11 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     described = [call for call in events.calls if call["args"].get("Collective name")]
-    if described:
-        timed, claimed = _described(described, events, groups, left_out)
-        # torch writes metadata for calls of NCCL; calls of gloo in the same job may only have annotations.
-        events.annotations = _not_described(events, described)
-        timed += _annotated(events, only_group)[0]
-    else:
-        timed, claimed = _annotated(events, only_group)
+    timed, claimed = _described(described, events, groups, left_out)
+    if described:  # of calls of NCCL; calls of gloo in the same job may only have annotations
+        holds, pairs = _holds(described), _operators_of_gloo(events)
+        events.annotations = [each for each in events.annotations if id(each) in pairs and not holds(pairs[id(each)])]
+    claimed |= _annotated(events, only_group, timed)
     timed += _operator_calls(events, [*described, *events.annotations], only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
@@ -197,12 +195,13 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
         began_ns,
         host,
         by_name=rank is None,
+        backend=str(job.get("backend") or ""),
         stated_world=whole(job.get("world_size")),
         proven_world=max((rank + 1 for ranks in groups.values() for rank in ranks), default=0),
         unclaimed=len(unclaimed),
         unclaimed_s=float(attributed(*zip(*map(_span, unclaimed), strict=True)).sum()) * NS if unclaimed else 0.0,
     )
-    return [recorded], job
+    return [recorded]
 
 
 def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
@@ -220,21 +219,17 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     exposed_s = {place: own * NS for place, own, other in zip(ran, most, least, strict=True) if own == other}
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
     steps = sorted((begin, end, number) for number, (begin, end) in events.steps.items())
-    begins = [begin for begin, _, _ in steps]
     first_ns = timed[0][0] if timed else 0
     calls = []
     for place, (made_ns, call) in enumerate(timed):
-        at = bisect.bisect_right(begins, made_ns) - 1
-        asynchronous = call.asynchronous
-        if asynchronous is None and place in overlapped:
-            asynchronous = bool(overlapped[place])
+        at = bisect.bisect_right(steps, made_ns, key=lambda step: step[0]) - 1
         calls.append(
             replace(
                 call,
                 start_s=(made_ns - first_ns) * NS,
                 ran_s=None if call.ran_s is None else (whole_ns(call.ran_s) - first_ns) * NS,
                 exposed_s=exposed_s.get(place) if computing else None,
-                asynchronous=asynchronous,
+                asynchronous=overlapped.get(place) if call.asynchronous is None else call.asynchronous,
                 step=steps[at][2] if at >= 0 and made_ns <= steps[at][1] else None,
             )
         )
@@ -271,7 +266,7 @@ def _run(kernels: Sequence[Json]) -> _Ran:
         return _Ran()
     begin = min(_span(kernel)[0] for kernel in kernels)
     end = max(_span(kernel)[1] for kernel in kernels)
-    return _Ran(str(kernels[0]["args"].get("stream") or "") or None, begin * NS, (end - begin) * NS)
+    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * NS, (end - begin) * NS)
 
 
 def _named(kernels: list[Json]) -> list[Json]:
@@ -384,17 +379,11 @@ def _batches(
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
-        stream = str(event["args"].get("stream") or "") or None
+        stream = str(event["args"].get("stream", "")) or None
         moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
         for call, (begin, end) in zip(group, pairwise(moments), strict=True):
             ran[id(call)] = _Ran(stream, begin * NS, (end - begin) * NS), len(group)
     return ran
-
-
-def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
-    """Return gloo's annotations whose operator contains no call with metadata."""
-    holds, pairs = _holds(described), _operators_of_gloo(events)
-    return [event for event in events.annotations if id(event) in pairs and not holds(pairs[id(event)])]
 
 
 def _holds(inner: Sequence[Json]) -> Callable[[Json], bool]:
@@ -462,23 +451,20 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 
 # ── without metadata ─────────────────────────────────────────────────────────────────────────────
-def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[list[Timed], set[int]]:
-    """Return the calls with annotations, and the ids of their kernels.
+def _annotated(events: _Events, only_group: tuple[int, ...] | None, timed: list[Timed]) -> set[int]:
+    """Add the calls with annotations to `timed`, and return the ids of their kernels.
 
     only_group: the ranks of the job's only group, if it has one.
     """
     kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
     around = _operators_around(events.annotations, events)
-    timed = []
     for event in events.annotations:
-        operator = made_by.get(id(event))
-        made_ns = (operator or event)["ts"]
+        maker = made_by.get(id(event))
+        operator = maker or around.get(id(event))
         if event["name"].startswith("gloo:"):
             ran = _Ran(str(event.get("tid")), event["ts"] * NS, event["dur"] * NS)
         else:
             ran = _run(kernels.get(id(event), ()))
-        operator = operator or around.get(id(event))
-
         sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
         elements_in = elements_out = sum(sizes) if sizes else None
         if operator is not None and _OUTPUT_FIRST.match(operator["name"]):
@@ -503,8 +489,8 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
             ran_s=ran.begin_s,
             duration_s=ran.duration_s,
         )
-        timed.append((made_ns, call))
-    return timed, {id(kernel) for own in kernels.values() for kernel in own}
+        timed.append(((maker or event)["ts"], call))
+    return {id(kernel) for own in kernels.values() for kernel in own}
 
 
 def _operators_of_gloo(events: _Events) -> dict[int, Json]:

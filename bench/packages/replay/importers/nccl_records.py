@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
+from bench.model.units import US
 from bench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
     LongObject,
@@ -31,7 +32,6 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, Re
 
 # NCCL has no operations on lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
-US = 1e-6
 # Host and pid of a process, or None and the rank in the header if they are unknown.
 _Process = tuple[str | None, Any]
 # Name of the entry for a whole batch of calls.
@@ -41,7 +41,7 @@ DROPPED = ("coll_dropped_total", "p2p_dropped_total")
 NO_CALL = {"dump_stats", "proxy_trace"}
 
 
-def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
@@ -87,7 +87,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
         calls.append(call)
     rank = RankRecording(name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete)
     dropped = whole(entries[0].get("record_id")) if entries else None  # the ring drops the oldest; numbers begin at 0
-    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)], {}
+    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)]
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def _elements(sizes: Any) -> int | None:
     return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
 
 
-def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
     # Process → (ranks of a communicator, its name) → the process's rank within it.
@@ -179,8 +179,8 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
         rank = places[process][max(places[process])]
         calls.sort(key=lambda call: call.sequence or 0)
         host, pid = process
-        known = None if host is None else (host, pid)
         # Calls that are too small for the inspector have numbers, too, but are not counted as dropped: 0 is no proof.
         lost = sum(dropped[process].values()) or None
+        known = None if host is None else (host, pid)
         ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=known, dropped=lost))
-    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0)), {}
+    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0))

@@ -83,7 +83,7 @@ class _Unpacked(io.RawIOBase):
         data = self._file.read(len(buffer))
         self._left -= len(data)
         if self._left < 0:
-            raise _too_long(self._name)
+            raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
         self.last = (self.last + data)[-BLOCK:]
         buffer[: len(data)] = data
         return len(data)
@@ -106,10 +106,6 @@ def texts(path: Path) -> Iterator[tuple[str, str | None]]:
         raise ForeignError(f"{path}: {reason.lower()}") from None
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
         raise ForeignError(f"{path}: damaged: {str(error)[:120]}") from None
-
-
-def _too_long(name: str) -> ForeignError:
-    return ForeignError(f"{name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
 
 
 def _begins_a_tar(block: bytes) -> bool:
@@ -146,7 +142,7 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
                     text = None
                 size += len(text or "")
                 if size > MOST_BYTES:
-                    raise _too_long(str(path))
+                    raise ForeignError(f"{path}: more than {format_bytes(MOST_BYTES)}, unpacked; give fewer files")
                 yield member.name, text
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
