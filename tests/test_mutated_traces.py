@@ -29,18 +29,18 @@ def event(kind, name, ts, dur, tid, truth, **args):
 
 
 def kineto_job(draw, form):
-    """Return the documents of a job: in each step, each rank makes calls one after the other, and computes."""
+    """Return the documents of a job: in each step, each rank computes, and makes calls that can overlap."""
     ranks, number = draw.choice((2, 3)), 0
     documents = [[] for _ in range(ranks)]
     durations = iter(draw.sample(range(300, 900), 6 * 3 * 3))
-    equal, others = draw.random() < 0.5, draw.choice((0, 0, 0.2))
+    equal, others, apart = draw.random() < 0.5, draw.choice((0, 0, 0.2)), draw.choice((3000, 350))
     for step in range(draw.randint(2, 6)):
         base = 10_000 * step
         for rank in range(ranks):
             documents[rank].append(event("user_annotation", f"ProfilerStep#{step}", base, 9_999, 1, None))
         for place in range(3):
             number += 1
-            begin, elements = base + 500 + 3000 * place, 100 if equal else 100 * (place + 1)
+            begin, elements = base + 500 + apart * place, 100 if equal else 100 * (place + 1)
             for events in documents:
                 late, dur = draw.randint(0, 200), next(durations)  # each is unique, and identifies a call
                 made, ran = begin - 400, begin + late

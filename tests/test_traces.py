@@ -861,6 +861,12 @@ def test_annotations_of_every_library_are_calls(tmp_path, library):
     assert not recorded.notices and ("at least" in findings.recorded_sentence(job)) == (gathered_s is None)
 
 
+def test_an_annotation_without_an_operator_is_a_call(tmp_path):
+    alone = {"name": "hccl:all_reduce", "cat": "user_annotation", "ts": 5, "dur": 7, "args": {"Input Dims": [[9]]}}
+    (call,) = looked_at(tmp_path, alone)[0].ranks[0].calls
+    assert (call.operation, call.elements_in, call.duration_s) == ("all_reduce", 9, None)
+
+
 def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
     operator = {"name": "c10d::broadcast_", "cat": "cpu_op", "ts": 10, "dur": 9, "tid": 1, "args": {}}
     unpaired = {"name": "gloo:all_reduce", "cat": "user_annotation", "ts": 50, "dur": 7, "tid": 2, "args": {}}

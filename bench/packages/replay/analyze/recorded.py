@@ -417,7 +417,7 @@ def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
         return call.group
     if call.communicator:
         return f"group {call.communicator}"
-    is_world = call.group_size is None or call.group_size == recorded.world_size
+    is_world = not recorded.world_is_least and call.group_size in {None, recorded.world_size}
     return _all_ranks(recorded.world_size) if is_world and recorded.world_size else ""
 
 

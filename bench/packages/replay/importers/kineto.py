@@ -186,14 +186,13 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
     base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
     began_ns = base_ns + round((origin or 0) * 1000) + (timed[0][0] if timed else 0)
-    host = str(source.rest.get("host_name") or "") or None
     rank = whole(job.get("rank"))
     recorded = RankRecording(
         name,
         rank_of(name) if rank is None else rank,
         _on_timeline(timed, events),
         began_ns,
-        host,
+        host=str(source.rest.get("host_name") or "") or None,
         by_name=rank is None,
         backend=str(job.get("backend") or ""),
         stated_world=whole(job.get("world_size")),
@@ -264,9 +263,8 @@ class _Ran:
 def _run(kernels: Sequence[Json]) -> _Ran:
     if not kernels:
         return _Ran()
-    begin = min(_span(kernel)[0] for kernel in kernels)
-    end = max(_span(kernel)[1] for kernel in kernels)
-    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * NS, (end - begin) * NS)
+    begins, ends = zip(*map(_span, kernels), strict=True)
+    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, min(begins) * NS, (max(ends) - min(begins)) * NS)
 
 
 def _named(kernels: list[Json]) -> list[Json]:
