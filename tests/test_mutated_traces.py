@@ -17,7 +17,7 @@ from bench.packages.replay import importers as traces
 from bench.packages.replay.analyze.recorded import recorded_job
 from bench.packages.replay.report import recorded_sentence
 
-SEEDS = 300
+SEEDS = 200
 # Names of kernels: of a known library, and of unknown ones whose names have a collective, or nothing.
 KNOWN, WORDS, STRANGE = "ncclDevKernel_{}", ("zork_all_reduce_{}", "acme::reduce_scatter<{}>", "zccl_{}"), "zork_{}"
 COMPUTING = ("gemm_{}", "void at::native::reduce_kernel<{}>", "splitKreduce_{}", "flash_fwd_splitkv_combine_{}")
@@ -163,11 +163,14 @@ class Referee:
             self.other.append([span(found) for found in tagged["other"]])
             self.calls.append({found["truth"][1] for kind in ("call", "operator") for found in tagged[kind]})
             computing = [span(found) for found in tagged["computing"]]
-            # A kernel of a strange name whose call is missing may be anything.
+            # A kernel of a strange name may be anything if its call, or what leads to the call, is missing.
+            launched = {found["truth"][1] for found in tagged["launch"]}
+            launched |= {found["truth"][1] for found in tagged["call"] if "External id" in found["args"]}
             unknown = {
                 found["truth"][1]: span(found)
                 for found in runs
-                if found["name"] == STRANGE.format(found["truth"][1]) and found["truth"][1] not in self.calls[-1]
+                if found["name"] == STRANGE.format(found["truth"][1])
+                and found["truth"][1] not in launched & self.calls[-1]
             }
             self.spans.append((computing, unknown))
 
