@@ -178,6 +178,64 @@ def computing(ts, duration):
     return {"name": "gemm", "cat": "kernel", "ts": ts, "dur": duration, "args": {"stream": 7}}
 
 
+@pytest.mark.parametrize(
+    ("name", "operation", "sizes"),
+    [
+        ("all_gather_single", "all_gather", (100, 200)),
+        ("all_gather_v", "all_gather", (100, 200)),
+        ("reduce_scatter_single", "reduce_scatter", (200, 100)),
+        ("reduce_scatter_v", "reduce_scatter", (200, 100)),
+        ("all_to_all_v_single", "all_to_all_uneven", (200, 200)),
+    ],
+)
+def test_names_of_torchcomms_are_known(tmp_path, name, operation, sizes):
+    event = param_event(100, name, **{"In msg nelems": sizes[0], "Out msg nelems": sizes[1]})
+    recorded = traces.read([written(tmp_path, "a.json", kineto([event]))])
+    (kind,) = recorded_job(recorded).kinds
+    assert (kind.operation, kind.size_bytes) == (operation, None if name.startswith("all_to") else 800)
+
+
+def test_parts_of_unequal_size_are_one_call(tmp_path):
+    """The ranks of a reduce_scatter_v receive parts of different sizes."""
+    paths = []
+    for rank, part in ((0, 50), (1, 150)):
+        sizes = {"In msg nelems": 200, "Out msg nelems": part, "Process Group Ranks": "[0, 1]"}
+        events = [param_event(100, "reduce_scatter_v", **sizes), kernel(110, 50, 100)]
+        paths.append(written(tmp_path, f"r{rank}.json", kineto(events, rank=rank, world_size=2)))
+    assert recorded_job(traces.read(paths)).total.moved_s == pytest.approx(50e-6)
+
+
+@pytest.mark.parametrize(
+    ("device", "args", "text"),
+    [
+        ({"world_size": 4}, {}, "1 of 4 ranks"),
+        ({"world_size": 2}, {}, "1 of at least 4 ranks"),
+        ({"world_size": 3}, {}, "1 of at least 4 ranks"),
+        ({"world_size": 2}, {"Process Group Ranks": "[0, 1]"}, "1 of 2 ranks"),
+        ({"world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1, 2, 3, 4]}]}, {}, "1 of at least 5 ranks"),
+        ({"world_size": None}, {}, "1 of at least 4 ranks"),
+        (
+            {"world_size": None, "rank": None},
+            {"Process Group Ranks": "", "Group size": None},
+            "1 of an unknown number of ranks",
+        ),
+    ],
+)
+def test_the_number_of_ranks_is_as_the_files_prove(tmp_path, device, args, text):
+    recorded, job = looked_at(tmp_path, param_event(100, "allreduce", **args), kernel(110, 50, 100), **device)
+    assert text in findings.recorded_sentence(job)
+    assert job.world_size == (recorded.world_size if "least" not in text and "unknown" not in text else None)
+
+
+def test_files_that_contradict_each_other_prove_no_number_of_ranks(tmp_path):
+    events = [param_event(100, "allreduce", **{"Process Group Ranks": "[0, 1]"})]
+    paths = [
+        written(tmp_path, f"{rank}.json", kineto(events, rank=rank, world_size=size)) for rank, size in ((0, 8), (1, 4))
+    ]
+    recorded = traces.read(paths)
+    assert (recorded.world_size, recorded.world_is_least) == (2, True)
+
+
 def test_only_kernels_show_when_calls_ran_and_what_ran_meanwhile(tmp_path):
     """Ten calls of 5 ms, enqueued 50 µs apart, run one after another: computing overlaps only with the first."""
     events = [param_event(100 + 50 * number, "allreduce") for number in range(10)]
@@ -370,7 +428,7 @@ def tar_of(folder, members):
     path = folder / "all.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name, content in members.items():
-            data = json.dumps(content).encode()
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -388,6 +446,23 @@ def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
     assert [rank.rank for rank in traces.read([archive]).ranks] == [2]
     with pytest.raises(ForeignError, match="no file of a recording"):
         traces.read([tmp_path / "none*"])
+
+
+def test_an_archive_is_read_as_a_folder(tmp_path, monkeypatch):
+    """Torch writes a folder of sources with an execution trace; the commonest packing has each rank packed, too."""
+    others = {"a/kernel_0.py": b"import triton", "a/plot.png": b"\x89PNG\xff", "a/dump": b"\x80\x04broken"}
+    packed = {f"a/rank-{rank}.json.gz": gzip.compress(json.dumps(recorder()).encode()) for rank in (2, 5)}
+    recorded = traces.read([tar_of(tmp_path, others | packed | {"a/rank-6.json.gz": packed["a/rank-2.json.gz"][:40]})])
+    assert [rank.rank for rank in recorded.ranks] == [2, 5]
+    assert recorded.notices == (notice(ReplayNotice.NO_RECORDINGS, file="a/kernel_0.py", count=4),)
+    with pytest.raises(ForeignError, match=r"a/kernel_0.py: neither Kineto"):
+        traces.read([tar_of(tmp_path, others)])
+    with pytest.raises(ForeignError, match="no call of a collective"):
+        traces.read([tar_of(tmp_path, others | {"a/et.json": {"nodes": []}})])
+    archive = tar_of(tmp_path, {f"a/rank-{rank}.json.gz": gzip.compress(b" " * 100_000) for rank in range(4)})
+    monkeypatch.setattr(recordings, "MOST_BYTES", 350_000)
+    with pytest.raises(ForeignError, match="unpacked"):
+        traces.read([archive])
 
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):
@@ -622,7 +697,7 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
             "each needs a source, and its number",
         ),
         (lambda lines: [lines[0].replace('"calls":1', '"calls":"1"'), lines[1]], "each needs a source"),
-        (lambda lines: [lines[0].replace('"world_size":2', '"world_size":9999999999'), lines[1]], "at most 65536"),
+        (lambda lines: [lines[0].replace('"world_size":6', '"world_size":9999999999'), lines[1]], "at most 65536"),
         (lambda lines: [lines[0], lines[1].replace('"group_size":2', '"group_size":1000000000')], "at most 65536"),
     ],
 )
@@ -647,7 +722,7 @@ def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path)
     assert [rank.rank for rank in traces.read(paths).ranks] == [2, 10]
     described = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
     assert [rank.rank for rank in traces.read(described).ranks] == [0, 1]
-    beyond = kineto(events)
+    beyond = kineto([param_event(100, "allreduce")])
     del beyond["distributedInfo"]["rank"]  # of 4 ranks, none is number 7
     unknown = traces.read([written(tmp_path, "step.7.json", beyond)])
     assert [rank.rank for rank in unknown.ranks] == [None] and unknown.world_size == 4
@@ -710,6 +785,112 @@ def test_kernels_of_other_libraries_communicate_too(tmp_path):
         [written(tmp_path, "a.json", kineto([param_event(100, "allreduce"), kernel(110, 50, 100), custom]))]
     )
     assert recorded.ranks[0].unclaimed == 1 and recorded.ranks[0].calls[0].exposed_s is None
+
+
+def looked_at(tmp_path, *events, **device):
+    recorded = traces.read([written(tmp_path, "a.json", kineto(events, **device))])
+    return recorded, recorded_job(recorded)
+
+
+@pytest.mark.parametrize(
+    ("name", "exposed_us", "unclaimed_us"),
+    [
+        ("gemm", 20, 0),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", 20, 0),
+        ("void splitKreduce_kernel<32, 16>", 20, 0),
+        ("void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>>", 20, 0),
+        ("void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits>", 20, 0),
+        ("cutlass::device_kernel<flash::FlashAttnFwdCombine<float>>", 20, 0),
+        ("occlusion_kernel", 20, 0),
+        ("void dpsk::ep::internode::combine<__nv_bfloat16, 8>(float*)", 50, 70),
+        ("EpDispatchIntraNodeKernel", 50, 70),
+        ("oneccl_reduce_base<float, 2>", 50, 70),
+        ("hcclAllReduce", 50, 70),
+        ("vendor_all_to_all_v2", 50, 70),
+        ("(anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", 50, 70),
+        ("moe_combine", None, 0),
+        ("triton_poi_fused_all_gather_into_tensor_wait_tensor_0", None, 0),
+    ],
+)
+def test_what_a_kernel_of_no_call_does_follows_from_its_name(tmp_path, name, exposed_us, unclaimed_us):
+    """Communication is never computing, and where the name shows neither, the exposed time is withheld."""
+    other = kernel(90, 70, 7, stream=9) | {"name": name}
+    later = [computing(115, 35), param_event(300, "allreduce"), kernel(310, 5, 300)]
+    known, job = looked_at(tmp_path, param_event(100, "allreduce"), kernel(100, 50, 100), other, computing(500, 9))
+    assert known.ranks[0].unclaimed_s == pytest.approx(unclaimed_us * 1e-6)
+    expected_s = 0.0 if exposed_us == 20 else None if exposed_us is None else 50e-6
+    assert job.total.exposed_s == (expected_s if expected_s is None else pytest.approx(expected_s, abs=0))
+    sentence = findings.recorded_sentence(job)
+    assert ("at least" in sentence) == (exposed_us != 20)
+    assert ("kernels that belong to no recorded call took 70.0 µs" in sentence) == bool(unclaimed_us)
+    assert any("it may communicate or compute" in text for text in sentences(job.withheld)) == (exposed_us is None)
+    # A kernel that decides nothing withholds nothing.
+    _, job = looked_at(tmp_path, param_event(100, "allreduce"), kernel(400, 50, 100), other, *later)
+    assert job.total.exposed_s == pytest.approx(55e-6)
+
+
+def test_a_kernel_that_a_call_launched_communicates_whatever_its_name_is(tmp_path):
+    """By the id of the call, of the dispatcher's operator around it, or by the time and thread of the launch."""
+    call = param_event(100, "allreduce")
+    operator = {"name": "c10d::allreduce_", "cat": "cpu_op", "ts": 95, "dur": 60, "tid": 1, "args": {"External id": 95}}
+    launched = launch(120, 3) | {"cat": "xpu_runtime"}
+    for number, unclaimed in ((100, 0), (95, 0), (7, 1)):
+        zork = kernel(300, 50, number, correlation=3) | {"name": "zork"}
+        recorded, job = looked_at(tmp_path, call, operator, launched, zork, computing(300, 50))
+        assert recorded.ranks[0].unclaimed == unclaimed
+        assert recorded.ranks[0].calls[0].duration_s == (None if unclaimed else pytest.approx(50e-6))
+        assert job.total is None or job.total.exposed_s == 0
+    copied = kernel(300, 50, 7, correlation=3) | {"name": "void at::native::elementwise_kernel<128>"}
+    assert looked_at(tmp_path, call, operator, launched, copied)[0].ranks[0].unclaimed == 0
+
+
+@pytest.mark.parametrize("library", ["nccl", "rccl", "xccl", "hccl", "zccl", "mpi", "ucc", "gloo"])
+def test_annotations_of_every_library_are_calls(tmp_path, library):
+    """The tensor of a barrier (its operator has one, its annotation none) keeps none of both apart."""
+    events = []
+    for name, ts, dims, thread in (("allgather", 100, [[], []], 1), ("barrier", 900, [[1], []], 2)):
+        args = {"Input Dims": dims}
+        operator = f"c10d::{name}{'_' * (name == 'allgather')}"
+        events.append({"name": operator, "cat": "cpu_op", "ts": ts, "dur": 90, "tid": 1, "args": args})
+        library = library if thread == 1 else "gloo"
+        events.append({"name": f"{library}:{name}", "cat": "user_annotation", "ts": ts + 5, "dur": 80, "tid": thread})
+    recorded, job = looked_at(tmp_path, *events)
+    times = [(call.operation, call.duration_s) for call in recorded.ranks[0].calls]
+    gathered_s = pytest.approx(80e-6) if library == "gloo" and times[0][1] else None
+    assert times == [("all_gather_list", gathered_s), ("barrier", pytest.approx(80e-6))]
+    assert not recorded.notices and ("at least" in findings.recorded_sentence(job)) == (gathered_s is None)
+
+
+def test_an_annotation_without_an_operator_is_a_call(tmp_path):
+    alone = {"name": "hccl:all_reduce", "cat": "user_annotation", "ts": 5, "dur": 7, "args": {"Input Dims": [[9]]}}
+    (call,) = looked_at(tmp_path, alone)[0].ranks[0].calls
+    assert (call.operation, call.elements_in, call.duration_s) == ("all_reduce", 9, None)
+
+
+def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
+    operator = {"name": "c10d::broadcast_", "cat": "cpu_op", "ts": 10, "dur": 9, "tid": 1, "args": {}}
+    unpaired = {"name": "gloo:all_reduce", "cat": "user_annotation", "ts": 50, "dur": 7, "tid": 2, "args": {}}
+    recorded, job = looked_at(tmp_path, operator, unpaired)
+    assert recorded.notices == (notice(ReplayNotice.OPERATORS, count=1),)
+    assert "at least 7.00 µs" in findings.recorded_sentence(job)
+
+
+def test_a_wait_of_nothing_is_nothing(tmp_path):
+    """Times with fractions of a µs, far from the origin: sums of floats once gave waits of 2e-10 ns."""
+    paths = []
+    for rank in (0, 1):
+        events, first = [], 4_541_015_316_353.111
+        for step in range(40):
+            at = first + 1003.337 * step
+            events += [param_event(at, "allreduce", **{"Process Group Ranks": "[0, 1]"}), kernel(at, 333.333, at)]
+            events.append(computing(at - 0.1, 700.007))
+        document = kineto(events, rank=rank, world_size=2) | {"host_name": "one"}
+        document["baseTimeNanoseconds"] = 1_790_000_000_123_456_789
+        paths.append(written(tmp_path, f"rank{rank}.json", document))
+    recorded = traces.read(paths)
+    total = recorded_job(recorded).total
+    assert (total.waited_s, total.unsplit_s, total.exposed_s) == (0, 0, 0) and total.moved_s == total.in_calls_s
+    assert [rank.offset_s for rank in recorded.ranks] == [0, 0]
 
 
 def test_exposed_time_is_never_negative(tmp_path):
@@ -798,13 +979,62 @@ def test_numbers_that_are_missing_leave_no_total(tmp_path):
     lines = [inspected("n", 1, "all", 0, 4, number) for number in (10, 515, 1525)]
     lines += [inspected("n", 1, "all", 0, 4, number, "AllGather") for number in (3, 4)]
     recorded = traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())])
-    assert recorded.gaps == Gaps(5, 1518, 3, 1525)
+    assert recorded.gaps == Gaps(5, 1529, 3, 1525)  # numbers begin at 0 or 1
     job = recorded_job(recorded)
     assert job.total is None and "not all calls were recorded" in findings.recorded_sentence(job)
-    assert any("5 of 1518 calls were recorded (numbers 3 to 1525)" in text for text in sentences(job.withheld))
+    assert any(
+        "5 of 1529 calls of a rank were recorded (numbers 3 to 1525)" in text for text in sentences(job.withheld)
+    )
     call_file_path = tmp_path / f"kept{call_file.SUFFIX}"
     call_file_path.write_text(call_file.to_text(recorded))
     assert call_file.read(call_file_path).gaps == recorded.gaps
+
+
+def test_calls_that_were_dropped_before_the_first_leave_no_total(tmp_path):
+    """Inspector counts the calls that it dropped; lines of its own are no lost calls."""
+    head = {"header": {"id": "0xe6", "rank": 0, "n_ranks": 2}, "metadata": {"hostname": "n", "pid": 1}}
+    call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9, "coll_timing_source": "kernel_gpu"}
+    proxy = {"proxy_trace": {"record_type": "proxy_op_start", "proxy_op_sn": 12}}
+    for first, dropped, gaps in ((4097, 4096, Gaps(3, 4099, 4097, 4099)), (1, 5, Gaps(3, 8, 1, 3)), (1, 0, None),
+                                 (0, None, None), (7, None, Gaps(3, 9, 7, 9))):  # fmt: skip
+        stats = {} if dropped is None else {"dump_stats": {"coll_dropped_total": dropped}}
+        lines = [head | stats] * (dropped is not None) + [
+            head | {"coll_perf": call | {"coll_sn": number}} for number in range(first, first + 3)
+        ]
+        text = "\n".join(map(json.dumps, [*lines, proxy]))
+        recorded = traces.read([written(tmp_path, "a.log", text.encode())])
+        assert recorded.gaps == gaps and not recorded.notices
+        assert (recorded_job(recorded).total is None) == (gaps is not None)
+
+
+def test_a_ring_that_dropped_calls_leaves_no_total(tmp_path):
+    """The flight recorder numbers its entries from 0: without the first, calls were dropped."""
+    for first, sequence, gaps in ((0, 3, None), (70, 3, Gaps(1, 71, 3, 3)), (70, 90, Gaps(1, 90, 90, 90))):
+        dump = recorder(record_id=first, collective_seq_id=sequence, duration_ms=2)
+        recorded = traces.read([written(tmp_path, "fr_rank2.json", dump)])
+        assert recorded.gaps == gaps and (recorded_job(recorded).total is None) == (gaps is not None)
+
+
+@pytest.mark.parametrize(
+    ("sources", "by_host", "total_us"),
+    [
+        (("kernel_gpu", "collective_cpu"), 1, 110), (("kernel_gpu", "kernel_cpu"), 1, 110),
+        (("collective_cpu", None), 1, 110), (("kernel_gpu", "kernel_gpu"), 0, 220),
+        (("collective_cpu", "kernel_cpu"), 2, 220), ((None, None), 0, 220),
+    ],
+)  # fmt: skip
+def test_durations_by_two_clocks_are_not_added(tmp_path, sources, by_host, total_us):
+    """A duration by the host's clock lasts from the call until its end was seen, one by the GPU's is a kernel's."""
+    lines = [json.loads(inspected("n", 1, "all", 0, 2, number)) for number in (0, 1)]
+    for line, source in zip(lines, sources, strict=True):
+        line["coll_perf"] |= {"coll_exec_time_us": 110, "coll_timing_source": source}
+    recorded = traces.read([written(tmp_path, "a.log", "\n".join(map(json.dumps, lines)).encode())])
+    job = recorded_job(recorded)
+    assert job.total.in_calls_s == pytest.approx(total_us * 1e-6)
+    assert any(f"{by_host} of 2 durations are by the host's" in text for text in sentences(job.withheld)) == (
+        by_host > 0
+    )
+    assert ("took at least" in findings.recorded_sentence(job)) == (total_us == 110)
 
 
 def test_other_files_of_a_folder_are_counted(tmp_path):

@@ -89,6 +89,8 @@ class RecordedJob:
     groups: tuple[tuple[str, RecordedTime], ...] = ()
     # Notices on withheld conclusions, with reasons.
     withheld: tuple[Notice, ...] = ()
+    # Time per step in which kernels communicated that belong to no recorded call, as the mean over ranks.
+    unclaimed_s: float = 0.0
     # Straggler: rank that the other ranks waited for longer than chance allows. None if there is none.
     named: int | None = None
     # Whether steps were marked.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bench.model.notices import Notice, NoticeKind
-from bench.model.units import MOST_ELEMENTS, MOST_RANKS
+from bench.model.units import MOST_ELEMENTS, MOST_RANKS, NS
 
 # False-alarm rate at which a rank is named as the straggler.
 NAMED_RATE = 0.04
@@ -39,6 +39,7 @@ class ReplayNotice(NoticeKind):
     DIFFERENT_CALLS = "different-calls"
     BATCHED = "batched-calls"
     UNCLAIMED = "unclaimed-kernels"
+    UNSURE_KERNELS = "unsure-kernels"
     GAPS = "missing-calls"
     PART_OF_CALLS = "part-of-calls"
     FURTHER_REASONS = "further-reasons"
@@ -51,6 +52,7 @@ class ReplayNotice(NoticeKind):
     NO_RECORDINGS = "files-no-recording"
     OTHER_FORMAT = "files-of-other-format"
     INCOMPLETE_CALLS = "incomplete-calls"
+    HOST_CLOCK = "host-clock"
 
 
 class Fact(StrEnum):
@@ -112,6 +114,8 @@ class RecordedCall:
     step: int | None = None
     # NCCL's algorithm and protocol.
     chosen: str | None = None
+    # True if the host's clock measured `duration_s`, from the call until its end was seen, not a GPU's.
+    by_host: bool = False
     # True if the call ran in one kernel with other calls (torch's coalesced groups, batches of sends and receives). The
     # time of the kernel is divided equally among its calls, in sequence, so it does not show which rank waited.
     batched: bool = False
@@ -125,6 +129,11 @@ class RecordedCall:
                 raise ValueError(f"a call of {elements} elements")
 
 
+def whole_ns(seconds: float | None) -> int:
+    """Return a recorded time in whole ns (None is 0): their sums and differences are exact, so that a zero is a 0."""
+    return round((seconds or 0.0) / NS)
+
+
 @dataclass(frozen=True, slots=True)
 class RankRecording:
     """The calls of one rank, in the order in which they were made."""
@@ -133,19 +142,26 @@ class RankRecording:
     # None if the file does not name the rank.
     rank: int | None
     calls: tuple[RecordedCall, ...]
-    # Time of the first call, in seconds since 1970. None if the file does not have it; a saved list never has it.
-    began_s: float | None = field(default=None, compare=False)
+    # Time of the first call, in ns since 1970. None if the file does not have it; a saved list never has it.
+    began_ns: int | None = field(default=None, compare=False)
     # Name of the host. None if the file does not have it; a saved list never has it.
     host: str | None = field(default=None, compare=False)
-    # Time from began_s of the earliest rank to began_s, for a job on one host. None if clocks cannot be compared.
+    # Time from began_ns of the earliest rank to began_ns, for a job on one host. None if clocks cannot be compared.
     offset_s: float | None = None
     # True if only the name of the file contains the rank.
     by_name: bool = field(default=False, compare=False)
     # Host and pid, if the file records them. A saved list never does.
     process: tuple[str, int] | None = field(default=None, compare=False)
+    # Backends as the file names them; "" if it does not. A saved list never does.
+    backend: str = field(default="", compare=False)
     # Number of incomplete calls; `calls` includes them.
     incomplete: int = field(default=0, compare=False)
-    # Number and time of communication kernels that belong to no recorded call.
+    # Number of calls that the recorder dropped, or None if it does not record this. A saved list never has it.
+    dropped: int | None = field(default=None, compare=False)
+    # Number of ranks of the job that the file states, and the most that its groups prove. A saved list has neither.
+    stated_world: int | None = field(default=None, compare=False)
+    proven_world: int = field(default=0, compare=False)
+    # Number of communication kernels that belong to no recorded call, and the time in which at least one of them ran.
     unclaimed: int = 0
     unclaimed_s: float = 0.0
 
@@ -157,10 +173,10 @@ class RankRecording:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Calls of all ranks that are missing between the first and the last recorded call, by their sequence numbers."""
+    """The calls of the rank that lacks the most calls, by their sequence numbers and the recorder's own count."""
 
     recorded: int
-    # Calls from the first to the last number.
+    # Calls until the last recorded number.
     made: int
     first: int
     last: int
@@ -180,8 +196,10 @@ class CallList:
     unknown: dict[Fact, int] = field(default_factory=dict)
     # Notices on events that were left out (such as waits, which cannot be replayed), and on doubts about the calls.
     notices: tuple[Notice, ...] = ()
-    # Missing calls that sequence numbers prove. None if no call is missing between the first and the last.
+    # Missing calls that sequence numbers, or the recorder itself, prove. None if no call is known to be missing.
     gaps: Gaps | None = None
+    # True if the job may have had more ranks than `world_size`: no file has their number, and groups prove as many.
+    world_is_least: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= (self.world_size or 0) <= MOST_RANKS:

@@ -47,6 +47,8 @@ Kinds = Sequence[ReplayedKind]
 N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
+# Notices on communication that may be missing from the time in calls.
+NOT_IN_CALLS = {ReplayNotice.UNCLAIMED, ReplayNotice.UNSURE_KERNELS, ReplayNotice.OPERATORS, ReplayNotice.NAMELESS}
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
     "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
@@ -88,8 +90,10 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.UNCLAIMED: Sentence(
         "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted"
     ),
+    ReplayNotice.UNSURE_KERNELS: Sentence("{count} × kernel {kernel}: it may communicate or compute"),
+    ReplayNotice.HOST_CLOCK: Sentence("{count} of {calls} durations are by the host's clock: not added to a GPU's"),
     ReplayNotice.GAPS: Sentence(
-        "how long all calls took: {recorded} of {made} calls were recorded (numbers {first} to {last})"
+        "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})"
     ),
     ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
     ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
@@ -185,7 +189,7 @@ def recorded_sentence(job: RecordedJob) -> str:
         missing = any(reason.kind is ReplayNotice.GAPS for reason in job.withheld)
         return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
     total, in_calls_s, period = job.total, job.total.in_calls_s, "per step" if job.marked else "in the recording"
-    part = bool(total.untimed) or any(reason.kind is ReplayNotice.UNCLAIMED for reason in job.withheld)
+    part = bool(total.untimed) or any(reason.kind in NOT_IN_CALLS for reason in job.withheld)
     text = f"calls took {'at least ' * part}{format_seconds(in_calls_s)} {period}"
     if not total.moved_s and not total.waited_s:
         text += "; the waiting part of it is unknown"
@@ -200,6 +204,8 @@ def recorded_sentence(job: RecordedJob) -> str:
         elif total.waited_s and job.steps > 1:
             few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
             text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
+    if job.unclaimed_s:
+        text += f"; kernels that belong to no recorded call took {format_seconds(job.unclaimed_s)}"
     if total.exposed_s is not None:
         text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
     return f"{text} ({job.source}, {counted(job.steps, 'step') if job.marked else 'steps not marked'})"

@@ -15,6 +15,7 @@ recorded, because a missing rank may have been the last. Each withheld conclusio
 
 import functools
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ import numpy as np
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.notices import Notice, notice
+from bench.model.units import NS
 from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
 from bench.packages.replay.recorded_calls import (
     ALL_TO_ALL,
@@ -35,6 +37,7 @@ from bench.packages.replay.recorded_calls import (
     Fact,
     RecordedCall,
     ReplayNotice,
+    whole_ns,
 )
 from bench.packages.replay.spans import attributed
 
@@ -42,7 +45,7 @@ from bench.packages.replay.spans import attributed
 PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 199, 20_000, 10
 
 # Largest difference between the clocks of processes on one host.
-CLOCKS_AGREE_S = 100e-6
+CLOCKS_AGREE_NS = 100_000
 # Share of the time in calls above which a rank that begins or ends its calls late is reported.
 LEAST_REPORTED = 0.01
 
@@ -51,8 +54,6 @@ TOGETHER = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
     "barrier", *ALL_TO_ALL,
 }  # fmt: skip
-# Operations in which all ranks of a group move the same number of elements.
-SAME_SIZES = TOGETHER - ALL_TO_ALL
 # Most reasons that are listed; further reasons are only counted.
 MOST_REASONS = 4
 # Operations whose recorded elements equal, on every rank, the size that `list operations` defines.
@@ -93,39 +94,39 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
             sums.batched = sums.batched or call.batched
-    world = recorded.world_size if recorded.world_size is not None else "an unknown number of"
+    world = f"{'at least ' * recorded.world_is_least}{recorded.world_size or 'an unknown number of'}"
     source = f"{recorded.kind}, {len(recorded.ranks)} of {world} ranks"
     share = 1 / sum(rank.steps for rank in recorded.ranks)
+    unclaimed_s = sum(rank.unclaimed_s for rank in recorded.ranks) * share
     rows = [_kind_row(kind, sums, sums.mean(share, times), recorded) for kind, sums in kinds.items()]
     by_group = ((name, sums.mean(share, times)) for name, sums in groups.items())
-    late = _late(total.by_unit.values(), times, total.in_calls_s)
-    ends = _late(times.ended.values(), times, total.in_calls_s / len(recorded.ranks))
+    late = _late(total.by_unit.values(), times, total.in_calls_ns)
+    ends = _late(times.ended.values(), times, total.in_calls_ns / len(recorded.ranks))
     return RecordedJob(
         source,
         recorded.backend,
-        recorded.world_size,
+        None if recorded.world_is_least else recorded.world_size,
         times.numbers,
         steps,
-        total.mean(share, times) if times.own_s and recorded.gaps is None else None,
+        total.mean(share, times) if times.own_ns and recorded.gaps is None else None,
         tuple(sorted(rows, key=lambda row: -(row.time.in_calls_s or 0.0))),
         tuple(sorted(by_group, key=lambda row: -(row[1].in_calls_s or 0.0))),
-        (*_proven(recorded), *times.withheld(), *_unknown(recorded)),
+        (*_proven(recorded, unclaimed_s), *times.withheld(), *_unknown(recorded)),
+        unclaimed_s=unclaimed_s,
         named=late[0] if late is not None else None,
         marked=recorded.marked,
         files=() if times.known else tuple(rank.source for rank in recorded.ranks),
-        ends_late=(ends[0], ends[1] / steps) if ends is not None else None,
+        ends_late=(ends[0], ends[1] * NS / steps) if ends is not None else None,
     )
 
 
-def _proven(recorded: CallList) -> Iterator[Notice]:
+def _proven(recorded: CallList, unclaimed_s: float) -> Iterator[Notice]:
     """Yield notices on calls that are missing, as the files themselves prove."""
     if recorded.gaps is not None:
         gaps = recorded.gaps
         yield notice(ReplayNotice.GAPS, recorded=gaps.recorded, made=gaps.made, first=gaps.first, last=gaps.last)
     if kernels := sum(rank.unclaimed for rank in recorded.ranks):
-        steps = sum(rank.steps for rank in recorded.ranks)
-        a_step = sum(rank.unclaimed_s for rank in recorded.ranks) / steps
-        yield notice(ReplayNotice.UNCLAIMED, kernels=kernels, seconds=a_step)
+        yield notice(ReplayNotice.UNCLAIMED, kernels=kernels, seconds=unclaimed_s)
 
 
 def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) -> RecordedKind:
@@ -136,29 +137,29 @@ def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) 
     operation = OPERATIONS.get(name)
     factor = (lambda n: 1.0) if name in ONE_WAY else operation.bus_factor if operation is not None else None
     timed, rate = sums.calls - sums.untimed, None
-    if size and factor is not None and sums.carried_s and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
-        rate = size * factor(ranks or 2) * timed / sums.carried_s
+    if size and factor is not None and sums.carried_ns and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
+        rate = size * factor(ranks or 2) * timed / (sums.carried_ns * NS)
     return RecordedKind(*kind, len(sums.groups), time, size, rate)
 
 
-def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
-    """Return the rank that is `named`, and its seconds; None below LEAST_REPORTED of the time in calls."""
+def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_ns: float) -> tuple[int, float] | None:
+    """Return the rank that is `named`, and its ns; None below LEAST_REPORTED of the time in calls."""
     rank = named(list(units), times.numbers)
-    late_s = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
-    return (rank, late_s) if rank is not None and late_s > LEAST_REPORTED * in_calls_s else None
+    late_ns = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
+    return (rank, late_ns) if rank is not None and late_ns > LEAST_REPORTED * in_calls_ns else None
 
 
 def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
     """Return the straggler, the rank that others waited for longer than chance allows; None if there is none.
 
     This is a permutation test with false-alarm rate NAMED_RATE: if ranks are equal, all their orders in a step are
-    equally likely. units: seconds waited for each rank, per step, because the calls of a step are correlated.
+    equally likely. units: time waited for each rank, per step, because the calls of a step are correlated.
     """
     rows = min(len(units), max(FEWEST_ROWS, MOST_CELLS // len(ranks)))
     waited, column = np.zeros((rows, len(ranks))), {rank: number for number, rank in enumerate(ranks)}
     for number, unit in enumerate(units):  # neighbouring steps share a row if there are very many
-        for rank, waited_s in unit.items():
-            waited[number * rows // len(units), column[rank]] += waited_s
+        for rank, rank_waited in unit.items():
+            waited[number * rows // len(units), column[rank]] += rank_waited
     if not waited.any():
         return None
     most, count = float(waited.sum(axis=0).max()), 0
@@ -184,18 +185,18 @@ def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
 
 @dataclass(slots=True)
 class _Sum:
-    """Sums over calls and ranks."""
+    """Sums over calls and ranks, in whole nanoseconds."""
 
     calls: int = 0
     untimed: int = 0
     # True if any of the calls ran in one kernel with other calls.
     batched: bool = False
     # Time in which data moved if it is known, else the duration of calls. Overlapping calls count in full.
-    carried_s: float = 0.0
-    in_calls_s: float = 0.0
-    moved_s: float = 0.0
-    waited_s: float = 0.0
-    exposed_s: float = 0.0
+    carried_ns: float = 0.0
+    in_calls_ns: float = 0.0
+    moved_ns: float = 0.0
+    waited_ns: float = 0.0
+    exposed_ns: float = 0.0
     waited_for: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     by_unit: dict[object, dict[int, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
     groups: set[GroupKey] = field(default_factory=set)
@@ -203,33 +204,34 @@ class _Sum:
     def add(self, times: "_Times", place: Place, group: GroupKey) -> None:
         self.calls += 1
         self.groups.add(group)
-        own_s = times.own_s.get(place)
-        if own_s is None:
+        own_ns = times.own_ns.get(place)
+        if own_ns is None:
             self.untimed += 1
             return
-        self.in_calls_s += own_s
-        self.exposed_s += times.exposed_s.get(place, 0.0)
+        self.in_calls_ns += own_ns
+        self.exposed_ns += times.exposed_ns.get(place, 0.0)
         split = times.split.get(place)
-        self.carried_s += times.lasted_s[place] if split is None else min(times.lasted_s[place], split[0])
+        self.carried_ns += times.lasted_ns[place] if split is None else min(times.lasted_ns[place], split[0])
         if split is not None:
-            most_s, last, unit = split
-            moved_s = min(own_s, most_s)
-            self.moved_s += moved_s
-            self.waited_s += own_s - moved_s
+            most_ns, last, unit = split
+            moved_ns = min(own_ns, most_ns)
+            self.moved_ns += moved_ns
+            self.waited_ns += own_ns - moved_ns
             if last is not None:
-                self.waited_for[last] += own_s - moved_s
-                self.by_unit[unit][last] += own_s - moved_s
+                self.waited_for[last] += own_ns - moved_ns
+                self.by_unit[unit][last] += own_ns - moved_ns
 
     def mean(self, share: float, times: "_Times") -> RecordedTime:
         """Return the sums per step, as the mean over ranks. share: 1 / (number of ranks × steps)."""
+        share_s, exposed = share * NS, len(times.exposed_ns) == len(times.own_ns)
         return RecordedTime(
             self.calls * share,
-            self.in_calls_s * share if self.calls > self.untimed else None,
-            self.moved_s * share,
-            self.waited_s * share,
-            max(0.0, round(self.in_calls_s - self.moved_s - self.waited_s, 12)) * share,
-            {rank: waited_s * share for rank, waited_s in self.waited_for.items()},
-            self.exposed_s * share if len(times.exposed_s) == len(times.own_s) and self.calls > self.untimed else None,
+            self.in_calls_ns * share_s if self.calls > self.untimed else None,
+            self.moved_ns * share_s,
+            self.waited_ns * share_s,
+            (self.in_calls_ns - self.moved_ns - self.waited_ns) * share_s,
+            {rank: waited_ns * share_s for rank, waited_ns in self.waited_for.items()},
+            self.exposed_ns * share_s if exposed and self.calls > self.untimed else None,
             self.untimed * share,
         )
 
@@ -253,18 +255,18 @@ class _Times:
             self._reasons[ReplayNotice.ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
-        # Seconds in which a call was, among the calls in progress, the call that ended first.
-        self.own_s: dict[Place, float] = {}
-        # Seconds of a call from its begin to its end.
-        self.lasted_s: dict[Place, float] = {}
-        self.exposed_s: dict[Place, float] = {}
-        # Call that can be divided → most seconds in which data moved, world rank that came last (None if it is the rank
+        # Time in ns in which a call was, among the calls in progress, the call that ended first.
+        self.own_ns: dict[Place, float] = {}
+        # Time in ns of a call from its begin to its end.
+        self.lasted_ns: dict[Place, float] = {}
+        self.exposed_ns: dict[Place, float] = {}
+        # Call that can be divided → most ns in which data moved, world rank that came last (None if it is the rank
         # of the call), and the unit that is assumed to be independent: the step.
         self.split: dict[Place, tuple[float, int | None, object]] = {}
-        # Unit (step) → world rank → seconds by which it ended calls after the first rank. Empty without common clock.
+        # Unit (step) → world rank → ns by which it ended calls after the first rank. Empty without common clock.
         self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         self._own()
-        if self.own_s:
+        if self.own_ns:
             self._divide()
 
     def withheld(self) -> tuple[Notice, ...]:
@@ -287,19 +289,17 @@ class _Times:
             if without:
                 self._reasons[ReplayNotice.NO_DURATION] += without
             runs = [rank.calls[place] for place in timed]
-            starts = [call.ran_s for call in runs if call.ran_s is not None]
-            lengths = [call.duration_s or 0.0 for call in runs]
-            own = lengths
+            starts = [whole_ns(call.ran_s) for call in runs if call.ran_s is not None]
+            lengths = [whole_ns(call.duration_s) for call in runs]
+            own: list[float] = [*lengths]
             if len(starts) == len(runs):
-                own = attributed(
-                    starts, [start + length for start, length in zip(starts, lengths, strict=True)]
-                ).tolist()
+                own = attributed(starts, [*map(operator.add, starts, lengths)]).tolist()
             elif runs:
                 self._reasons[ReplayNotice.NO_STARTS] += len(runs)
-            for place, own_s, length in zip(timed, own, lengths, strict=True):
-                self.own_s[number, place], self.lasted_s[number, place] = own_s, length
+            for place, own_ns, length in zip(timed, own, lengths, strict=True):
+                self.own_ns[number, place], self.lasted_ns[number, place] = own_ns, length
                 if (exposed_s := rank.calls[place].exposed_s) is not None:
-                    self.exposed_s[number, place] = exposed_s
+                    self.exposed_ns[number, place] = whole_ns(exposed_s)
 
     def _divide(self) -> None:
         """Match the calls of all ranks, and divide the calls that every rank of the group recorded."""
@@ -313,23 +313,23 @@ class _Times:
                     step = self._call(places[0]).step
                     joined.append((step, {place: self._span(place) for place in places}))
         instants = all(
-            max(begin for begin, _ in spans.values()) < min(map(sum, spans.values())) + CLOCKS_AGREE_S
+            max(begin for begin, _ in spans.values()) < min(map(sum, spans.values())) + CLOCKS_AGREE_NS
             for _, spans in joined
         )
         for unit, spans in joined:
             last = max(spans, key=lambda place: spans[place]) if instants else min(spans, key=lambda p: spans[p][1])
-            late, first_s = self.numbers[last[0]], min(map(sum, spans.values()))
+            late, first_ns = self.numbers[last[0]], min(map(sum, spans.values()))
             for place, span in spans.items():
-                moved_s = max(0.0, sum(span) - spans[last][0]) if instants else spans[last][1]
-                self.split[place] = (moved_s, None if place == last else late, unit)
+                moved_ns = max(0.0, sum(span) - spans[last][0]) if instants else spans[last][1]
+                self.split[place] = (moved_ns, None if place == last else late, unit)
                 if instants:
-                    self.ended[unit][self.numbers[place[0]]] += sum(span) - first_s
+                    self.ended[unit][self.numbers[place[0]]] += sum(span) - first_ns
 
     def _span(self, place: Place) -> tuple[float, float]:
         """Return the begin of a call by a common clock of all ranks (infinite if there is none), and its duration."""
         call, offset_s = self._call(place), self._recorded.ranks[place[0]].offset_s
-        begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
-        return begin_s, call.duration_s or 0.0
+        begin_ns = math.inf if offset_s is None or call.ran_s is None else whole_ns(offset_s) + whole_ns(call.ran_s)
+        return begin_ns, whole_ns(call.duration_s)
 
     def _by_group(self) -> dict[_Together, dict[int, list[Place]]]:
         """Return key → recorded rank → its calls with this key, in order; only calls that can be divided."""
@@ -367,17 +367,21 @@ class _Times:
             return
         # The key is the number in the group, else the step; then the position among the calls with the same key.
         numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
+        tallies = list[Counter[tuple[int | None, int | None]]]()
         for number, places in lists.items():
             counts: Counter[tuple[int | None, int | None]] = Counter()
+            tallies.append(counts)
             numbered[number] = {}
             for place in places:
                 call = self._call(place)
                 # torch and NCCL number sends and receives by group, not by pair.
                 sequence = call.sequence if key.way is None else None
-                match_key = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
+                match_key = (sequence, call.step if sequence is None else None)
                 numbered[number][match_key, counts[match_key]] = place
                 counts[match_key] += 1
         common = set.intersection(*(set(calls) for calls in numbered.values()))
+        # Calls with one key are matched by their places only if every rank recorded as many.
+        common = {key for key in common if len({tally[key[0]] for tally in tallies}) == 1}
         sequenced = all(match_key != (None, None) for calls in numbered.values() for match_key, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
             self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
@@ -398,8 +402,7 @@ class _Times:
         call = self._call(place)
         if call.operation in ONE_WAY:
             return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
-        operation = "all_to_all" if call.operation in ALL_TO_ALL else call.operation
-        return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in SAME_SIZES else ()))
+        return ("all_to_all",) if call.operation in ALL_TO_ALL else kind_of(call)[:3]
 
 
 def _places(recorded: CallList) -> Iterator[tuple[Place, RecordedCall]]:
@@ -414,7 +417,7 @@ def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
         return call.group
     if call.communicator:
         return f"group {call.communicator}"
-    is_world = call.group_size is None or call.group_size == recorded.world_size
+    is_world = not recorded.world_is_least and call.group_size in {None, recorded.world_size}
     return _all_ranks(recorded.world_size) if is_world and recorded.world_size else ""
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from bench.machine import memory
 from bench.model.errors import ForeignError
 from bench.model.notices import Notice, notice, with_counts
-from bench.model.records import Json
+from bench.model.units import NS
 from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
 from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
-from bench.packages.replay.importers.recordings import texts, whole
+from bench.packages.replay.importers.recordings import WITHOUT_DATA, texts
 from bench.packages.replay.recorded_calls import (
     ONE_WAY,
     CallList,
@@ -30,9 +30,8 @@ from bench.packages.replay.recorded_calls import (
     ReplayNotice,
 )
 
-# Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file, and its facts on
-# the job, which only Kineto records.
-Reader = Callable[[str, str, Counter[Notice]], tuple[list[RankRecording], Json]]
+# Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file.
+Reader = Callable[[str, str, Counter[Notice]], list[RankRecording]]
 # Length of the head in which the format's key is searched: torch describes the device before the key of the events.
 HEAD = 2**20
 # Key that only files of this format have near their beginning → format, reader; the most informative comes first.
@@ -59,10 +58,8 @@ ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
 # Formats in which calls have consecutive numbers within their group: NCCL counts each operation separately.
 INSPECTOR = "NCCL Inspector"
 NUMBERED = {"flight recorder", INSPECTOR}
-# Operations without data: their calls are not counted as lacking facts.
-WITHOUT_DATA = {"barrier"}
 # A time in 2001: smaller values do not count from 1970. Largest clock differences between hosts, and on one host.
-LEAST_UNIX_S, CLOCKS_APART_S, ON_ONE_HOST_S = 1e9, 600.0, 1.0
+LEAST_UNIX_NS, CLOCKS_APART_S, ON_ONE_HOST_S = 10**18, 600.0, 1.0
 
 
 def named(section: ReplaySection) -> CallList:
@@ -80,9 +77,9 @@ def read(paths: Sequence[Path]) -> CallList:
 
 
 def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
-    """Return the calls in files. requested: files named by the user; other files of a folder need not be recordings."""
+    """Return the calls in files. requested: paths that the user named; a folder or archive has other files, too."""
     other_files: list[str] = []
-    formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
+    formats: dict[str, tuple[list[RankRecording], Counter[Notice]]] = {}
     for path in paths:
         try:
             inside = list(texts(path))
@@ -92,29 +89,27 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
             other_files.append(path.name)
             continue
         for name, text in inside:
-            known_format = _format(text)
-            if known_format is None and path not in requested:
+            known_format = _format(text) if text is not None else None
+            if known_format is None and path in requested and name == path.name:
+                raise ForeignError(NO_RECORDING.format(name=name))
+            if text is None or known_format is None:
                 other_files.append(name)
                 continue
-            if known_format is None:
-                raise ForeignError(NO_RECORDING.format(name=name))
             kind, reader = known_format
-            ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
+            ranks, left_out = formats.setdefault(kind, ([], Counter()))
             try:
-                file_ranks, file_facts = reader(name, text, left_out)
+                ranks += reader(name, text, left_out)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
                 # a value has another type or size than in the format
                 reason = (str(error).splitlines() or [""])[0][:120]
                 raise ForeignError(f"{name}: not in the format of {kind}: {reason}") from None
-            ranks += file_ranks
-            job.update(file_facts)
     order = dict.fromkeys(kind for kind, _ in FORMATS.values())
     kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
     if not kinds and other_files and not formats:
         raise ForeignError(NO_RECORDING.format(name=other_files[0]))
     if not kinds:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
-    ranks, left_out, job = formats[kinds[0]]
+    ranks, left_out = formats[kinds[0]]
     if other_files:
         left_out[notice(ReplayNotice.NO_RECORDINGS, file=other_files[0])] += len(other_files)
     for other in kinds[1:]:
@@ -125,7 +120,7 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
             )
         left_out[notice(ReplayNotice.OTHER_FORMAT, format=other)] += len(formats[other][0])
     try:
-        return _assembled(kinds[0], ranks, left_out, job)
+        return _assembled(kinds[0], ranks, left_out)
     except ValueError as error:
         raise ForeignError(f"{paths[0]}: not in the format of {kinds[0]}: {error}") from None
 
@@ -161,9 +156,9 @@ def files(paths: Sequence[Path]) -> list[Path]:
 def _check_together(ranks: Sequence[RankRecording]) -> None:
     """Raise ForeignError if files that contain their time were recorded at different times."""
     spans = sorted(
-        (rank.began_s, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
+        (rank.began_ns * NS, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
         for rank in ranks
-        if rank.began_s is not None and rank.began_s > LEAST_UNIX_S
+        if rank.began_ns is not None and rank.began_ns > LEAST_UNIX_NS
     )
     hosts, apart_s = {rank.host for rank in ranks}, ON_ONE_HOST_S
     if len(hosts) > 1 or None in hosts:
@@ -176,10 +171,11 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
             )
 
 
-def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
-    """Return one list of all ranks. job: facts on the job in Kineto's last file."""
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice]) -> CallList:
+    """Return one list of all ranks."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
-    stated = whole(job.get("world_size"))
+    worlds = {rank.stated_world for rank in ranks} - {None}
+    stated = worlds.pop() if len(worlds) == 1 else None
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice and not _different([rank for rank in ranks if rank.rank == twice[0]]):
@@ -192,25 +188,34 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
     if within:  # numbers of peers count within groups, too
         ranks = [replace(rank, calls=tuple(replace(call, peer=None) for call in rank.calls)) for rank in ranks]
     _check_together(ranks)
-    begins = [rank.began_s or 0.0 for rank in ranks]
-    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
-        ranks = [replace(rank, offset_s=began - min(begins)) for rank, began in zip(ranks, begins, strict=True)]
+    begins = [rank.began_ns or 0 for rank in ranks]
+    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_NS:
+        ranks = [replace(rank, offset_s=(began - min(begins)) * NS) for rank, began in zip(ranks, begins, strict=True)]
+    notices = with_counts(left_out)
+    timed = [call for rank in ranks for call in rank.calls if call.duration_s is not None]
+    if by_host := sum(call.by_host for call in timed):
+        notices.insert(0, notice(ReplayNotice.HOST_CLOCK, count=by_host, calls=len(timed)))
+        if by_host < len(timed):
+            without = {call: replace(call, duration_s=None) for call in timed if call.by_host}
+            ranks = [replace(rank, calls=tuple(without.get(call, call) for call in rank.calls)) for rank in ranks]
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         fact: missing
         for fact, value_of in ASKED.items()
         if (missing := sum(value_of(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
-    notices = with_counts(left_out)
     if incomplete := sum(rank.incomplete for rank in ranks):
         notices.append(notice(ReplayNotice.INCOMPLETE_CALLS, count=incomplete))
-    sizes = [call.group_size for call in calls if call.group_size]
-    world = stated or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
-    backend = str(job.get("backend") or "")
+    sizes = [call.group_size for call in calls if call.group_size] + [rank.proven_world for rank in ranks]
+    proven = max([*sizes, *(max(call.group, default=0) + 1 for call in calls if call.group)], default=0)
+    proven = max([proven, len(ranks) if len(ranks) > 1 else 0, *(number + 1 for number in numbers if number)])
+    known = stated is not None and stated >= proven
+    backend = ranks[-1].backend
     return CallList(
         kind=kind,
         backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
-        world_size=world,
+        world_size=stated if known else proven or None,
+        world_is_least=not known and proven > 0,
         ranks=tuple(ranks),
         unknown=unknown,
         notices=tuple(notices),
@@ -235,16 +240,22 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
 
 
 def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
-    """Return the gaps that the sequence numbers of calls prove; None if no call is missing."""
-    numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
-    for place, rank in enumerate(ranks):
+    """Return the gaps of the rank that lacks the most calls; None if no call is known to be missing."""
+    gaps = []
+    # Counters begin at 0 or 1, all at the same; if the recorder states that it dropped no call, they began earlier.
+    begin = min([1, *(call.sequence for rank in ranks for call in rank.calls if call.sequence is not None)])
+    for rank in ranks:
+        numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
         for call in rank.calls:
             if call.sequence is not None:
                 one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
-                numbers[place, call.communicator, counted].add(call.sequence)
-    spans = [(min(sequences), max(sequences), len(sequences)) for sequences in numbers.values()]
-    recorded, made = sum(count for _, _, count in spans), sum(last - first + 1 for first, last, _ in spans)
-    if recorded == made:
-        return None
-    return Gaps(recorded, made, min(first for first, _, _ in spans), max(last for _, last, _ in spans))
+                numbers[call.communicator, counted].add(call.sequence)
+        spans = [(min(seen), max(seen), len(seen)) for seen in numbers.values()]
+        recorded = sum(count for _, _, count in spans)
+        made = sum(last + 1 - (first if rank.dropped == 0 else begin) for first, last, _ in spans)
+        made = max(made, recorded + (rank.dropped or 0))
+        if made > recorded:
+            first, last = min(first for first, _, _ in spans), max(last for _, last, _ in spans)
+            gaps.append(Gaps(recorded, made, first, last))
+    return max(gaps, key=lambda rank: rank.made - rank.recorded, default=None)

@@ -13,6 +13,7 @@ from typing import Any
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
 from bench.packages.replay.importers.recordings import (
+    DEFAULT_GROUP,
     ROOTED,
     LongObject,
     dtype_of,
@@ -33,7 +34,7 @@ _OPERATOR = re.compile(r"^c10d::_?(\w+?)_?$")
 _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_any_source", "barrier"}
 
 
-def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank. left_out: counter of the nodes that move no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
     for node in LongObject(name, text, "nodes").entries():
@@ -53,7 +54,8 @@ def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tup
     else:
         only_group = next(iter(groups.values())) if len(groups) == 1 else None
         calls = [_call_of_operator(node, only_group) for node in sorted(operators, key=number)]
-    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True)], {}
+    world = len(groups.get(DEFAULT_GROUP, ())) or None
+    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True, stated_world=world)]
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:

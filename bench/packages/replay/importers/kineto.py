@@ -11,18 +11,20 @@ import bisect
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
-from bench.model.units import US
+from bench.model.units import NS
 from bench.packages.replay.importers.recordings import (
     OPERATIONS,
     ROOTED,
+    WITHOUT_DATA,
     LongObject,
     dtype_of,
     elements,
@@ -34,18 +36,26 @@ from bench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice, whole_ns
 from bench.packages.replay.spans import attributed, free_until
 from bench.stats.intervals import Floats
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
-_ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
-# Names of communication kernels: of NCCL and RCCL, and of libraries with their own kernels.
+_ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
+# Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
+# of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
-    r"nccl|rccl|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
-    r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep|userbuffers",
+    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_"
+    r"|cross_device_reduce|quick_?reduce|mscclpp|userbuffers|(?:nv|roc|i)shmem|deep_ep|moe_?a2a|int(?:er|ra)_?node"
+    r"|(?<![a-z])ep(?:::|_?dispatch|_?combine)",
     re.IGNORECASE,
 )
+# Names of kernels that compute: torch's own, and those that add the parts of an attention.
+_COMPUTES = re.compile(r"at::native::|(?:flash|att(?:entio)?n|mla|split_?k)\w*combine", re.IGNORECASE)
+# Names of kernels that exchange data between ranks in some libraries, and within one GPU in others.
+_UNSURE = re.compile(r"dispatch|combine|p2p|exchange|multicast|barrier", re.IGNORECASE)
+# A kernel that torch's compiler made: it computes, but its name lists the operators around it, too.
+_FUSED = re.compile(r"triton_[a-z]+_fused_")
 # Part of the name of a kernel for a group of calls → operations of these calls.
 _OF_KERNEL = {
     "sendrecv": ("send", "recv"),
@@ -62,8 +72,10 @@ _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatt
 COMPUTING = "aten::"
 # A call is asynchronous if other work overlaps more than this share of it; stamps of streams can overlap slightly.
 OVERLAP = 0.01
-# The time in seconds at which a call was made, and the call; its `ran_s` is by the same clock.
-Timed = tuple[float, RecordedCall]
+# The time in ns at which a call was made, and the call; its `ran_s` is by the same clock.
+Timed = tuple[int, RecordedCall]
+# Begin and end in whole nanoseconds: sums and differences of whole numbers have no rounding error.
+Span = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -76,24 +88,29 @@ class _Events:
     operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
     kernels: list[Json] = field(default_factory=list)
     # Correlation number → thread and time at which a kernel was launched.
-    launches: dict[int, tuple[object, float]] = field(default_factory=dict)
-    # Begin and end of each kernel that computes.
-    computing: list[tuple[float, float]] = field(default_factory=list)
+    launches: dict[int, tuple[object, int]] = field(default_factory=dict)
+    # Kernels whose names do not show that they communicate; `settle` divides them into the other kinds.
+    further: list[Json] = field(default_factory=list)
+    # Begin and end of each kernel that computes, and of each kernel that may compute or communicate.
+    computing: list[Span] = field(default_factory=list)
+    unsure: list[Span] = field(default_factory=list)
     # Begin and end of each operator that computes on a CPU.
-    on_cpu: list[tuple[float, float]] = field(default_factory=list)
+    on_cpu: list[Span] = field(default_factory=list)
     # Number of a step → its begin and end.
-    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    steps: dict[int, Span] = field(default_factory=dict)
 
     def take(self, event: Json, name: str, kind: object) -> None:
         """Add one event to the events of its kind."""
         if name == CALL:
             self.calls.append(event)
         elif kind == "kernel":
-            if COMMUNICATES.search(name):
+            if COMMUNICATES.search(name) and not _FUSED.match(name):
                 self.kernels.append(event)
-            else:
+            elif _COMPUTES.search(name):
                 self.computing.append(_span(event))
-        elif kind in {"cuda_runtime", "cuda_driver"} and "graphlaunch" not in name.lower():
+            else:
+                self.further.append(event)
+        elif str(kind).endswith(("_runtime", "_driver")) and "graphlaunch" not in name.lower():
             # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
             correlation = event["args"].get("correlation")
             if isinstance(correlation, int):
@@ -108,14 +125,36 @@ class _Events:
             elif step := STEP.fullmatch(name):
                 self.steps[int(step[1])] = _span(event)
 
+    def settle(self, left_out: Counter[Notice]) -> None:
+        """Add each further kernel to its kind: a kernel that a call launched communicates, whatever its name is."""
+        callers = [*self.calls, *(event for event in self.annotations if not event["name"].startswith("gloo:"))]
+        callers += (operator for operators in self.operators.values() for operator in operators)
+        numbers = {event["args"].get("External id") for event in callers} - {None, 0}
+        spans: dict[object, list[Span]] = defaultdict(list)
+        for event in sorted(callers, key=_span):
+            spans[event.get("tid")].append(_span(event))
+        # Latest end of this and all earlier spans: a later moment is in none of these spans.
+        ends = {thread: [*accumulate((end for _, end in spans[thread]), max)] for thread in spans}
+        for kernel in self.further:
+            thread, at = self.launches.get(kernel["args"].get("correlation"), (None, -1))
+            place = bisect.bisect_right(spans[thread], (at, math.inf)) - 1
+            name = kernel["name"].split("<")[0]  # the arguments of a template name other things
+            if kernel["args"].get("External id") in numbers or (place >= 0 and at <= ends[thread][place]):
+                self.kernels.append(kernel)
+            elif _UNSURE.search(name) or COMMUNICATES.search(name):
+                self.unsure.append(_span(kernel))
+                left_out[notice(ReplayNotice.UNSURE_KERNELS, kernel=name[:60])] += 1
+            else:
+                self.computing.append(_span(kernel))
 
-def _span(event: Json) -> tuple[float, float]:
-    """Return begin and end of an event in µs."""
-    return event["ts"], event["ts"] + event.get("dur", 0)
+
+def _span(event: Json) -> Span:
+    """Return begin and end of an event."""
+    return event["ts"], event["ts"] + event["dur"]
 
 
-def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """Return the calls of one rank, in the order in which they were made, and the file's facts on the job."""
+def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
+    """Return the calls of one rank, in the order in which they were made."""
     source = LongObject(name, text, "traceEvents")
     events, origin = _Events(), None
     for event in source.entries():
@@ -123,10 +162,11 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
         if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
             # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
             origin = event["ts"] if origin is None else origin
-            event["ts"] -= origin
+            event["ts"], event["dur"] = round((event["ts"] - origin) * 1000), round(event.get("dur", 0) * 1000)
             if not isinstance(event.get("args"), dict):
                 event["args"] = {}
             events.take(event, event_name, event.get("cat"))
+    events.settle(left_out)
     job: Json = source.rest.get("distributedInfo") or {}
     # The groups that the head of the file describes: the groups of this rank.
     groups = {
@@ -136,31 +176,31 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     described = [call for call in events.calls if call["args"].get("Collective name")]
-    if described:
-        timed, claimed = _described(described, events, groups, left_out)
-        # torch writes metadata for calls of NCCL; calls of gloo in the same job may only have annotations.
-        events.annotations = _not_described(events, described)
-        timed += _annotated(events, only_group)[0]
-    else:
-        timed, claimed = _annotated(events, only_group)
+    timed, claimed = _described(described, events, groups, left_out)
+    if described:  # of calls of NCCL; calls of gloo in the same job may only have annotations
+        holds, pairs = _holds(described), _operators_of_gloo(events)
+        events.annotations = [each for each in events.annotations if id(each) in pairs and not holds(pairs[id(each)])]
+    claimed |= _annotated(events, only_group, timed)
     timed += _operator_calls(events, [*described, *events.annotations], only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
-    base_ns = source.rest.get("baseTimeNanoseconds")
-    began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
-    host = str(source.rest.get("host_name") or "") or None
+    base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
+    began_ns = base_ns + round((origin or 0) * 1000) + (timed[0][0] if timed else 0)
     rank = whole(job.get("rank"))
     recorded = RankRecording(
         name,
         rank_of(name) if rank is None else rank,
         _on_timeline(timed, events),
-        began_s,
-        host,
+        began_ns,
+        host=str(source.rest.get("host_name") or "") or None,
         by_name=rank is None,
+        backend=str(job.get("backend") or ""),
+        stated_world=whole(job.get("world_size")),
+        proven_world=max((rank + 1 for ranks in groups.values() for rank in ranks), default=0),
         unclaimed=len(unclaimed),
-        unclaimed_s=sum(kernel.get("dur", 0) for kernel in unclaimed) * US,
+        unclaimed_s=float(attributed(*zip(*map(_span, unclaimed), strict=True)).sum()) * NS if unclaimed else 0.0,
     )
-    return [recorded], job
+    return [recorded]
 
 
 def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
@@ -169,34 +209,37 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     If the file does not record whether a call is asynchronous, it is if other work ran at the same time.
     """
     ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
-    starts = np.array([timed[place][1].ran_s for place in ran], dtype=float)
-    stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
-    computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
-    free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
-    # Rounding can make a zero slightly negative.
-    own = np.maximum(0.0, attributed(*(moments.tolist() for moments in free)))
-    exposed_s = dict(zip(ran, own.tolist(), strict=True))
+    starts = np.array([whole_ns(timed[place][1].ran_s) for place in ran], dtype=float)
+    stops = starts + np.array([whole_ns(timed[place][1].duration_s) for place in ran], dtype=float)
+    computing = events.computing if events.kernels else events.on_cpu
+    # Exposed time is known if it is the same whether the unsure kernels compute or communicate.
+    most, _ = _exposed(starts, stops, computing)
+    least, free = _exposed(starts, stops, [*computing, *events.unsure])
+    exposed_s = {place: own * NS for place, own, other in zip(ran, most, least, strict=True) if own == other}
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
-    steps = sorted((begin * US, end * US, number) for number, (begin, end) in events.steps.items())
-    begins = [begin for begin, _, _ in steps]
-    first_s = timed[0][0] if timed else 0.0
+    steps = sorted((begin, end, number) for number, (begin, end) in events.steps.items())
+    first_ns = timed[0][0] if timed else 0
     calls = []
-    for place, (made_s, call) in enumerate(timed):
-        at = bisect.bisect_right(begins, made_s) - 1
-        asynchronous = call.asynchronous
-        if asynchronous is None and place in overlapped:
-            asynchronous = bool(overlapped[place])
+    for place, (made_ns, call) in enumerate(timed):
+        at = bisect.bisect_right(steps, made_ns, key=lambda step: step[0]) - 1
         calls.append(
             replace(
                 call,
-                start_s=made_s - first_s,
-                ran_s=None if call.ran_s is None else call.ran_s - first_s,
-                exposed_s=exposed_s.get(place) if len(computing) else None,
-                asynchronous=asynchronous,
-                step=steps[at][2] if at >= 0 and made_s <= steps[at][1] else None,
+                start_s=(made_ns - first_ns) * NS,
+                ran_s=None if call.ran_s is None else (whole_ns(call.ran_s) - first_ns) * NS,
+                exposed_s=exposed_s.get(place) if computing else None,
+                asynchronous=overlapped.get(place) if call.asynchronous is None else call.asynchronous,
+                step=steps[at][2] if at >= 0 and made_ns <= steps[at][1] else None,
             )
         )
     return tuple(calls)
+
+
+def _exposed(starts: Floats, stops: Floats, computing: Sequence[Span]) -> tuple[list[float], list[Floats]]:
+    """Return the exposed ns of each call, and its begin and end by a clock that stops while something is computed."""
+    spans = np.array(computing, dtype=float).reshape(-1, 2)
+    free = [free_until(spans[:, 0], spans[:, 1], moments) for moments in (starts, stops)]
+    return attributed(*(moments.tolist() for moments in free)).tolist(), free
 
 
 def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: Floats) -> list[bool]:
@@ -220,9 +263,13 @@ class _Ran:
 def _run(kernels: Sequence[Json]) -> _Ran:
     if not kernels:
         return _Ran()
-    begin = min(_span(kernel)[0] for kernel in kernels)
-    end = max(_span(kernel)[1] for kernel in kernels)
-    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * US, (end - begin) * US)
+    begins, ends = zip(*map(_span, kernels), strict=True)
+    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, min(begins) * NS, (max(ends) - min(begins)) * NS)
+
+
+def _named(kernels: list[Json]) -> list[Json]:
+    """Return the kernels of a call whose names communicate; all its kernels if none has such a name."""
+    return [kernel for kernel in kernels if COMMUNICATES.search(kernel["name"])] or kernels
 
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +281,7 @@ def _described(
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
     kernels_of.pop(None, None)
-    own = _kernels_of_calls(described, kernels_of)
+    own = _kernels_of_calls(described, kernels_of, _operators_around(described, events))
     claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
     batches = _batches(described, events, own, claimed)
     timed = []
@@ -269,19 +316,24 @@ def _described(
             sequence=whole(args.get("Seq")),
             batched=together > 1,
         )
-        timed.append((event["ts"] * US, call))
+        timed.append((event["ts"], call))
     return timed, claimed
 
 
-def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json]]) -> dict[int, list[Json]]:
-    """Return call → its kernels, by External id; calls with the same id share its kernels equally, in order."""
+def _kernels_of_calls(
+    described: Sequence[Json], kernels_of: dict[Any, list[Json]], around: dict[int, Json]
+) -> dict[int, list[Json]]:
+    """Return call → its kernels, by its External id, else by its operator's; calls with one id share them equally."""
     calls_of: dict[Any, list[Json]] = defaultdict(list)
     for event in described:
         if event["args"].get("Collective name") != WAIT:
-            calls_of[event["args"].get("External id")].append(event)
+            number = event["args"].get("External id")
+            if number not in kernels_of and id(event) in around:
+                number = around[id(event)]["args"].get("External id")
+            calls_of[number].append(event)
     own: dict[int, list[Json]] = {}
     for number, calls in calls_of.items():
-        kernels = sorted(kernels_of.get(number, ()), key=lambda kernel: float(kernel["ts"]))
+        kernels = sorted(_named(kernels_of.get(number, [])), key=lambda kernel: float(kernel["ts"]))
         each, remainder = divmod(len(kernels), len(calls))
         if kernels and not remainder:
             calls.sort(key=lambda event: float(event["ts"]))
@@ -318,38 +370,31 @@ def _batches(
             else:
                 before.append(event)
             continue
-        thread, _ = events.launches[event["args"].get("correlation")]
+        thread, at = events.launches[event["args"].get("correlation")]
         group, name = waiting.pop(thread, []), event["name"].lower().replace("_", "")
+        group = group[-1:] if group and at < _span(group[-1])[1] else group  # a call launches its own kernel itself
         operations = next((names for word, names in _OF_KERNEL.items() if word in name), ())
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
-        stream, begin_s = str(event["args"].get("stream", "")) or None, event["ts"] * US
-        share_s = event.get("dur", 0) * US / len(group)
-        for place, call in enumerate(group):
-            ran[id(call)] = _Ran(stream, begin_s + place * share_s, share_s), len(group)
+        stream = str(event["args"].get("stream", "")) or None
+        moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
+        for call, (begin, end) in zip(group, pairwise(moments), strict=True):
+            ran[id(call)] = _Ran(stream, begin * NS, (end - begin) * NS), len(group)
     return ran
 
 
-def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
-    """Return gloo's annotations whose operator contains no call with metadata."""
+def _holds(inner: Sequence[Json]) -> Callable[[Json], bool]:
+    """Return a function that returns whether an operator contains one of these events, on its thread."""
     starts: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(described, key=lambda event: float(event["ts"])):
+    for event in sorted(inner, key=lambda event: float(event["ts"])):
         starts[event.get("tid")].append(event["ts"])
 
-    def holds(operator: Json | None) -> bool:
-        if operator is None:
-            return True
+    def holds(operator: Json) -> bool:
         thread_starts, (begin, end) = starts[operator.get("tid")], _span(operator)
         return bisect.bisect_left(thread_starts, begin) < bisect.bisect_right(thread_starts, end)
 
-    for operators in events.operators.values():
-        for operator in operators:
-            operator.setdefault("tid", None)
-    pairs = _operators_of_gloo(events)
-    return [
-        event for event in events.annotations if event["name"].startswith("gloo:") and not holds(pairs.get(id(event)))
-    ]
+    return holds
 
 
 def _operator_calls(
@@ -359,28 +404,22 @@ def _operator_calls(
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
-    by_thread: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(recorded, key=lambda event: float(event["ts"])):
-        by_thread[event.get("tid")].append(event["ts"])
-    pairs = _operators_of_gloo(events)
+    holds, pairs = _holds(recorded), _operators_of_gloo(events)
     paired = {id(operator) for operator in pairs.values()}
     unsure = any(event["name"].startswith("gloo:") and id(event) not in pairs for event in events.annotations)
     timed = []
-    for thread, operators in events.operators.items():
+    for operators in events.operators.values():
         until = -math.inf  # operators nest: the outermost is the call
-        for operator in sorted(operators, key=lambda event: (event["ts"], -event.get("dur", 0))):
+        for operator in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
             begin, end = _span(operator)
-            inside = bisect.bisect_left(by_thread[thread], begin) < bisect.bisect_right(by_thread[thread], end)
             operation = operation_of(operator["name"])
-            if begin < until or inside or id(operator) in paired or operation not in KNOWN:
+            if begin < until or holds(operator) or id(operator) in paired or operation not in KNOWN:
                 continue
             until = end
             if unsure:
                 left_out[notice(ReplayNotice.OPERATORS)] += 1
                 continue
-            dims = operator["args"].get("Input Dims")
-            nested = dims[0] if isinstance(dims, list) and dims else None
-            sizes = _sizes(nested if isinstance(nested, list) and nested and isinstance(nested[0], list) else dims)
+            sizes = _sizes(operator["args"].get("Input Dims"))
             first_is_output = bool(_OUTPUT_FIRST.match(operator["name"])) and len(sizes) > 1
             splits = None if operation.startswith("all_to_all") else ()
             call = RecordedCall(
@@ -393,7 +432,7 @@ def _operator_calls(
                 group=only_group,
                 group_size=len(only_group) if only_group else None,
             )
-            timed.append((begin * US, call))
+            timed.append((operator["ts"], call))
     return timed
 
 
@@ -410,24 +449,20 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 
 # ── without metadata ─────────────────────────────────────────────────────────────────────────────
-def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[list[Timed], set[int]]:
-    """Return the calls with annotations, and the ids of their kernels.
+def _annotated(events: _Events, only_group: tuple[int, ...] | None, timed: list[Timed]) -> set[int]:
+    """Add the calls with annotations to `timed`, and return the ids of their kernels.
 
     only_group: the ranks of the job's only group, if it has one.
     """
     kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
-    around = _operators_around(events)
-    timed = []
+    around = _operators_around(events.annotations, events)
     for event in events.annotations:
-        begin_s = event["ts"] * US
-        operator = made_by.get(id(event))
-        made_s = operator["ts"] * US if operator else begin_s
+        maker = made_by.get(id(event))
+        operator = maker or around.get(id(event))
         if event["name"].startswith("gloo:"):
-            ran = _Ran(str(event.get("tid")), begin_s, event.get("dur", 0) * US)
+            ran = _Ran(str(event.get("tid")), event["ts"] * NS, event["dur"] * NS)
         else:
             ran = _run(kernels.get(id(event), ()))
-        operator = operator or around.get(id(event))
-
         sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
         elements_in = elements_out = sum(sizes) if sizes else None
         if operator is not None and _OUTPUT_FIRST.match(operator["name"]):
@@ -452,33 +487,31 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
             ran_s=ran.begin_s,
             duration_s=ran.duration_s,
         )
-        timed.append((made_s, call))
-    return timed, {id(kernel) for own in kernels.values() for kernel in own}
+        timed.append(((maker or event)["ts"], call))
+    return {id(kernel) for own in kernels.values() for kernel in own}
 
 
 def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     """Return gloo's annotation → the dispatcher operator that made the call, on another thread and earlier.
 
     gloo runs calls in order, so annotations and operators of one operation and size are paired in order. Annotations
-    of gloo do not distinguish calls into one tensor from calls into a list.
+    of gloo do not distinguish calls into one tensor from calls into a list. The tensor of a barrier is no data.
     """
 
-    def kind(name: str) -> str:
-        return operation_of(name).removesuffix("_list")
+    def kind(name: str, sizes: list[int]) -> tuple[str, int]:
+        operation = operation_of(name).removesuffix("_list")
+        return operation, 0 if operation in WITHOUT_DATA else sum(sizes)
 
-    waiting: dict[object, deque[Json]] = defaultdict(deque)
+    waiting: dict[tuple[str, int], deque[Json]] = defaultdict(deque)
     operators = (operator for thread in events.operators.values() for operator in thread)
     for operator in sorted(operators, key=lambda event: float(event["ts"])):
-        dims = operator["args"].get("Input Dims")
-        first = dims[0] if isinstance(dims, list) and dims else None
-        # Operators nest the sizes of a list of tensors one level deeper.
-        sizes = _sizes(first if isinstance(first, list) and first and isinstance(first[0], list) else dims)
+        sizes = _sizes(operator["args"].get("Input Dims"))
         if _OUTPUT_FIRST.match(operator["name"]):
             sizes = sizes[1:2]
-        waiting[kind(operator["name"]), sum(sizes)].append(operator)
+        waiting[kind(operator["name"], sizes)].append(operator)
     pairs: dict[int, Json] = {}
     for event in sorted(events.annotations, key=lambda event: float(event["ts"])):
-        earlier = waiting.get((kind(event["name"]), sum(_sizes(event["args"].get("Input Dims")))))
+        earlier = waiting.get(kind(event["name"], _sizes(event["args"].get("Input Dims"))))
         if event["name"].startswith("gloo:") and earlier and earlier[0]["ts"] <= event["ts"]:
             pairs[id(event)] = earlier.popleft()
     return pairs
@@ -496,15 +529,15 @@ def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
         place = bisect.bisect_right(starts.get(thread, []), at) - 1
         if place >= 0:
             event = by_thread[thread][place]
-            if at <= event["ts"] + event.get("dur", 0):
+            if at <= _span(event)[1]:
                 kernels[id(event)].append(kernel)
-    return kernels
+    return {number: _named(own) for number, own in kernels.items()}
 
 
-def _operators_around(events: _Events) -> dict[int, Json]:
-    """Return annotation → the innermost dispatcher operator around it, on the same thread."""
+def _operators_around(inner: Sequence[Json], events: _Events) -> dict[int, Json]:
+    """Return annotation or call → the innermost dispatcher operator around it, on the same thread."""
     by_thread: dict[object, list[Json]] = defaultdict(list)
-    for event in events.annotations:
+    for event in inner:
         by_thread[event.get("tid")].append(event)
     around = {}
     for thread, annotations in by_thread.items():
@@ -523,6 +556,8 @@ def _operators_around(events: _Events) -> dict[int, Json]:
 
 def _sizes(dims: object) -> list[int]:
     """Return the elements of each tensor in "Input Dims"; entries that are not lists of numbers are not tensors."""
+    if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
+        dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
     return [
         elements(dim)
         for dim in (dims if isinstance(dims, list) else [])

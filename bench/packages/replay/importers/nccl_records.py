@@ -9,12 +9,14 @@ one or several processes: bytes, communicators and durations, but no dtypes, spl
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.model.notices import Notice, notice
 from bench.model.records import Json
+from bench.model.units import US
 from bench.packages.replay.importers.recordings import (
+    DEFAULT_GROUP,
     LongObject,
     dtype_of,
     elements,
@@ -30,14 +32,16 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, Re
 
 # NCCL has no operations on lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
-US = 1e-6
 # Host and pid of a process, or None and the rank in the header if they are unknown.
 _Process = tuple[str | None, Any]
 # Name of the entry for a whole batch of calls.
 BATCH = "nccl:coalesced"
+# Inspector's numbers of dropped calls, and the keys of its lines that are no calls.
+DROPPED = ("coll_dropped_total", "p2p_dropped_total")
+NO_CALL = {"dump_stats", "proxy_trace"}
 
 
-def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
@@ -81,8 +85,9 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
-    began_s = first_ns / 1e9 if first_ns else None
-    return [RankRecording(name, rank_of(name), tuple(calls), began_s, by_name=True, incomplete=incomplete)], {}
+    rank = RankRecording(name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete)
+    dropped = whole(entries[0].get("record_id")) if entries else None  # the ring drops the oldest; numbers begin at 0
+    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)]
 
 
 @dataclass(slots=True)
@@ -122,11 +127,13 @@ def _elements(sizes: Any) -> int | None:
     return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
 
 
-def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
+def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
     # Process → (ranks of a communicator, its name) → the process's rank within it.
     places: dict[_Process, dict[tuple[int, str], int | None]] = defaultdict(dict)
+    # Process → its communicator → number of calls that the inspector dropped.
+    dropped: dict[_Process, dict[str, int]] = defaultdict(dict)
     header: Json = {}
     metadata: Json = {}
     for entry in entries_of(name, text):
@@ -134,8 +141,14 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
         call = entry.get("coll_perf") or entry.get("p2p_perf")
         if entry.get("header"):
             header, metadata = entry["header"], entry.get("metadata") or {}
-        if not isinstance(call, dict) or not isinstance(header, dict) or not isinstance(metadata, dict):
-            left_out[notice(ReplayNotice.NO_CALLS)] += 1
+        # header.rank counts within the communicator, so it does not identify a process.
+        host, pid = metadata.get("hostname"), metadata.get("pid")
+        process: _Process = (None, header.get("rank")) if host is None or pid is None else (str(host), pid)
+        if isinstance(stats := entry.get("dump_stats"), dict):  # of one communicator, since the job began
+            dropped[process][str(header.get("id"))] = sum(whole(stats.get(key)) or 0 for key in DROPPED)
+        if not isinstance(call, dict):
+            if not NO_CALL & {*entry, *metadata}:
+                left_out[notice(ReplayNotice.NO_CALLS)] += 1
             continue
         choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
@@ -156,10 +169,8 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
             duration_s=None if time_us is None else float(time_us) * US,
             sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
             chosen="/".join(choice) or None,
+            by_host=str(call.get("coll_timing_source", call.get("p2p_timing_source"))).endswith("_cpu"),
         )
-        # header.rank counts within the communicator, so it does not identify a process.
-        host, pid = metadata.get("hostname"), metadata.get("pid")
-        process: _Process = (None, header.get("rank")) if host is None or pid is None else (str(host), pid)
         calls_of[process].append(recorded)
         places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
     ranks = []
@@ -168,5 +179,8 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
         rank = places[process][max(places[process])]
         calls.sort(key=lambda call: call.sequence or 0)
         host, pid = process
-        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=None if host is None else (host, pid)))
-    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0)), {}
+        # Calls that are too small for the inspector have numbers, too, but are not counted as dropped: 0 is no proof.
+        lost = sum(dropped[process].values()) or None
+        known = None if host is None else (host, pid)
+        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=known, dropped=lost))
+    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0))

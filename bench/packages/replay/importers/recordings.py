@@ -18,6 +18,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Never, Self
 
@@ -88,8 +89,8 @@ class _Unpacked(io.RawIOBase):
         return len(data)
 
 
-def texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each recording in a file, in the order of a tar."""
+def texts(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and text of a file, or of each file in a tar, in order; None if a file in a tar has no text."""
     try:
         with path.open("rb") as file:
             unpacked = _Unpacked(str(path), file)
@@ -125,8 +126,9 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield the recordings in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
+def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str | None]]:
+    """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
+    size = 0
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             if number == MOST_FILES:
@@ -134,7 +136,14 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
             # A sparse file claims a size that it does not have.
             content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is not None and not _hidden(member.name):
-                yield member.name, _text(f"{path.name}:{member.name}", content)
+                try:
+                    text = _text(f"{path.name}:{member.name}", content)
+                except ForeignError:
+                    text = None
+                size += len(text or "")
+                if size > MOST_BYTES:
+                    raise ForeignError(f"{path}: more than {format_bytes(MOST_BYTES)}, unpacked; give fewer files")
+                yield member.name, text
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
             if data.strip(b"\0"):
@@ -149,10 +158,14 @@ def _hidden(name: str) -> bool:
 
 
 def _text(name: str, file: IO[bytes]) -> str:
-    """Return the text of a file; a pickle is converted to JSON."""
+    """Return the text of a file, which gzip may have packed in an archive; a pickle is converted to JSON."""
     data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
-    if data.startswith((GZIP, *OTHERS_PACKED)):
-        raise ForeignError(f"{name}: packed twice; unpack it first")
+    if data.startswith(GZIP):
+        chunks = iter(functools.partial(gzip.GzipFile(fileobj=io.BytesIO(data)).read, CHUNK), b"")
+        try:
+            data = b"".join(islice(chunks, MOST_BYTES // CHUNK + 1))
+        except (OSError, EOFError, zlib.error) as error:
+            raise ForeignError(f"{name}: {str(error).lower()}") from None
     if data[:1] == PICKLE:
         return _unpickled(name, data)
     try:
@@ -253,23 +266,24 @@ def _incomplete(name: str, error: Exception) -> ForeignError:
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────
-# Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
+# Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, torchcomms, and NCCL's inspector.
 # Our name → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
 _RECORDED = {
     "all_reduce": "allreduce all_reduce",
     "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_list": "allgather all_gather",
     "all_gather": "allgather_base all_gather_base allgather_into_tensor all_gather_into_tensor "
-    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced all_gather_single all_gather_v",
     "reduce_scatter_list": "reduce_scatter",
-    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced "
+    "reduce_scatter_single reduce_scatter_v",
     "broadcast": "broadcast",
     "reduce": "reduce",
-    "gather": "gather",
+    "gather": "gather gather_single",
     "scatter": "scatter",
     "all_to_all_list": "all_to_all alltoall",
     "all_to_all": "alltoall_base all_to_all_single",
-    "all_to_all_uneven": "all_to_allv alltoallv",
+    "all_to_all_uneven": "all_to_allv alltoallv all_to_all_v_single",
     "barrier": "barrier all_reduce_barrier",
     "send": "send",
     "recv": "recv",
@@ -290,7 +304,11 @@ DTYPES = {
     "unsigned char": "uint8",
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-_PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
+# torch's name of its first group, which has all ranks.
+DEFAULT_GROUP = "0"
+# Operations without data: a size or dtype is never missing.
+WITHOUT_DATA = {"barrier"}
+_PREFIX = re.compile(r"^(gloo|c10d|mpi|ucc|[a-z]*ccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
 
