@@ -108,7 +108,7 @@ def _create(
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
     state.backend = settings.backends[0]
     state.seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    state.hosts = len({shake["hostname"] for shake in coordinator.handshakes}) if coordinator else 1
+    state.hosts = len(coordinator.facts()["hosts"]) if coordinator else 1
     state.numbers = machine.algorithms() if state.backend == "mpi" else {}
     library = _library(state)
     plan, cases = rounds_of.cells(settings, here, state.seed, library)
