@@ -2,10 +2,11 @@
 
 In: a plan, the samples that exist already, and callbacks for results. Out: lines for the journal, one per case and
 launch, failures included. A failure costs only its case: the remaining cases of the launch go on in new processes. If
-the ranks cannot even join, all cases of the launch get that failure. With a time budget, the first launch of every case
-is measured, later launches that would begin after its end are left out, and the remaining time is spent on further
-launches of the cases with the widest intervals. The budget adds launches, not iterations: the between-launch variance
-is larger than the within-launch variance, and the report gives the interval over launches (docs/method.md, "Launches").
+the ranks cannot even join, all cases of the launch and of later launches of such processes get that failure. With a
+time budget, the first launch of every case is measured, later launches that would begin after its end are left out, and
+the remaining time is spent on further launches of the cases with the widest intervals. The budget adds launches, not
+iterations: the between-launch variance is larger than the within-launch variance, and the report gives the interval
+over launches (docs/method.md, "Launches").
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from bench.launch.supervisor import LaunchOutcome, run_launch
 from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import RankError
-from bench.model.records import Case, Job, Json, Launch, Plan, Samples
+from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import Floats, LaunchScatter, launch_interval, launch_scatter, within_launch
 from bench.store.encoding import SampleLine, samples_to_line
@@ -121,12 +122,20 @@ def sweep(
         return replace(outcome, health=gpus.merged([{host.hostname(): meter.record}, outcome.health]))
 
     measured: list[Launch] = []
+    # Failures of launches that never joined: the next launch of such processes would wait as long, for nothing.
+    hopeless: dict[tuple[object, ...], Failure] = {}
     for launch in _order(plan, done, spent, observer):
+        unmeasured, kind = launch, process_kind(launch.cases[0])
+        if kind in hopeless:
+            _fail(launch.cases, launch.number, hopeless[kind], keep)
+            continue
         measured.append(launch)
-        unmeasured = launch
         while unmeasured.cases:
             outcome = yield from measure(unmeasured)
             launched(_record(unmeasured, outcome))
+            if outcome.failure is not None and outcome.ready_s is None and outcome.failure.kind != "lost":
+                text = f"launch {launch.number} never began, so this one is not tried: {outcome.failure.text}"
+                hopeless[kind] = replace(outcome.failure, kind="start", text=text)
             unmeasured = _after(unmeasured, outcome, keep)
             if outcome.failure is not None and not after_failure:
                 return
@@ -170,10 +179,15 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     guilty = max(unmeasured, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
     failed = unmeasured if hopeless else (guilty,)
     failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
-    for case in failed:
-        samples = Samples(case, launch.number, time.time(), failure=failure)
-        keep(case, SampleLine(samples_to_line(samples)), failure.text)
+    _fail(failed, launch.number, failure, keep)
     return replace(launch, cases=tuple(case for case in unmeasured if case not in failed))
+
+
+def _fail(cases: Sequence[Case], launch: int, failure: Failure, keep: Keep) -> None:
+    """Record the same failure of each case of a launch."""
+    for case in cases:
+        samples = Samples(case, launch, time.time(), failure=failure)
+        keep(case, SampleLine(samples_to_line(samples)), failure.text)
 
 
 def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
