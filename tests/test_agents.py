@@ -29,7 +29,7 @@ FUZZED = 200
 
 @pytest.fixture
 def agents():
-    with channel.listen("127.0.0.1", [0]) as listener, Agents(listener, KEY, 2) as server:
+    with channel.listen("127.0.0.1", [0]) as listener, Agents([listener], KEY, 2) as server:
         server.address = listener.getsockname()
         yield server
 
@@ -200,15 +200,11 @@ def answer_to(encoded, tmp_path, **order):
             raise AssertionError("a rank was started")
 
     received = []
-    with channel.listen("127.0.0.1", [0]) as listener:
-        answering = threading.Thread(target=lambda: received.append(channel.answer(listener.accept()[0], KEY)))
-        answering.start()
-        line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
-        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), False, lambda: b"")
-        where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
-        agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
-        answering.join()
-    (answer,) = [message for message in received if isinstance(message, bytes)]
+    line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
+    agent = _Agent(1, line, ("127.0.0.1", 1), KEY, Launchers(), False, lambda: b"")
+    where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
+    agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
+    (answer,) = received
     assert b'"failed"' in answer and b"could not be started" in answer
     return answer.decode()
 

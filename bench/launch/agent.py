@@ -7,6 +7,7 @@ even while the rank hangs. `protocol/messages.py` lists the messages.
 
 import contextlib
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ from typing import Any
 from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
-from bench.launch.coordinator import JOIN_WAIT_S
+from bench.launch.coordinator import JOIN_WAIT_S, SHOW_WAIT_S, addresses_of_rank_0
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
 from bench.launch.secret import REMEDY, JobSecret
-from bench.machine import host, network
+from bench.machine import environment, host, network
 from bench.machine.gpus import HealthMeter
-from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
+from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError, reason_of
 from bench.model.records import Job, Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -37,6 +38,9 @@ LOOK_EVERY_S = 0.25
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
+# Time limit of an agent's trial to reach the store of a launch, in seconds; with RANK_LINE_TRIES_S, it ends before rank
+# 0 considers the agent stuck.
+STORE_S = 10.0
 # Pause between two attempts to reach rank 0, in seconds.
 AGAIN_S = 0.3
 # Attempts to open a rank's connection are repeated for this long, in seconds: strangers may crowd rank 0's port. The
@@ -48,18 +52,25 @@ LEAVE_WAIT_S = 5.0
 LOG_BYTES = 64 * 1024
 
 
-def run_agent(place: JobRank, secret: JobSecret, request: Callable[[], bytes], trusted: bool) -> int:
+def run_agent(
+    place: JobRank,
+    secret: JobSecret,
+    request: Callable[[], bytes],
+    trusted: bool,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
     trusted: its rank may import modules that `request` does not name, as the user confirmed for the run to resume.
+    waiting: takes a sentence if rank 0 is not reached within SHOW_WAIT_S by a rank that was started by hand.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
     if not place.one_host and (addresses := addresses_of_rank_0(place, deadline)):
-        interface = network.interface_towards(addresses[-1])
+        interface = network.interface_towards(addresses[0])
     with Launcher(interface) as launcher:
         handshake = compatibility.handshake(place, request)
-        line, reached, key = _reach(place, secret, deadline)
+        line, reached, key = _reach(place, secret, deadline, waiting)
         with line:
             messages.send(line, handshake)
             return _Agent(place.rank, line, reached, key, launcher, trusted, request).serve()
@@ -144,9 +155,6 @@ class _Agent:
         """Start a rank. encoded: its job, passed on unchanged if this process permits its imports and variables."""
         launch, folder = message["launch"], self.launcher.folder()
         try:
-            line = self._rank_line()
-            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
-            channel.limit(line, 0)  # the rank waits for `go` without a time limit
             job: Job = encoding.decoded(encoded, Job)
             for name in encoding.imports_of(job):
                 if not self.trusted and name.encode() not in self.asked():
@@ -155,6 +163,10 @@ class _Agent:
             for name, value in [*encoding.variables_of(job), *variables.items()]:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
+            address = _reached_store(message["rendezvous"])
+            line = self._rank_line()
+            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
+            channel.limit(line, 0)  # the rank waits for `go` without a time limit
             process = self.launcher.fork(
                 RANK,
                 encoded,
@@ -166,7 +178,7 @@ class _Agent:
                 key=channel.derived(self.key, f"launch {launch}"),
                 device=message["device"],
                 line=line,
-                variables=variables,
+                variables=environment.towards(address) | variables,
             )
             on_gpu, watching = BACKENDS[job.launch.backend].device == "cuda", contextlib.ExitStack()
             meter = watching.enter_context(host.health_meter(on_gpu, message["device"]))
@@ -235,18 +247,36 @@ def _kill(child: _Child) -> None:
     child.process.join(KILL_WAIT_S)
 
 
+def _reached_store(rendezvous: str) -> str:
+    """Return the address of the store of a launch. Raises RankError if its port, which is any free one, is blocked."""
+    address, _, port = rendezvous.removeprefix("tcp:").rpartition(":")
+    try:
+        socket.create_connection((address, int(port)), STORE_S).close()
+    except OSError as error:
+        raise RankError(
+            f"its host cannot connect to port {port} of {address} ({reason_of(error)}): hosts must reach each other on "
+            "any port"
+        ) from None
+    return address
+
+
 def _reach(
-    place: JobRank, secret: JobSecret, deadline: float
+    place: JobRank, secret: JobSecret, deadline: float, waiting: Callable[[str], None]
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
     """Return a connection to rank 0, the address and the port at which it was reached, and the key that it knew.
 
     Nothing is sent to a port without a key. Raises ConfigError if no port has a key, else JobError at the deadline.
     """
     problems: dict[int, str] = {}
-    addresses: list[str] = []
-    any_key = False
+    # Maps each address of rank 0 to the reason why the last attempt did not connect.
+    unreached: dict[str, str] = {}
+    any_key = shown = False
+    ports = f"ports {place.ports[0]} to {place.ports[-1]}"
     while time.monotonic() < deadline:
-        addresses = addresses_of_rank_0(place, deadline)
+        if place.hint and not shown and time.monotonic() > deadline - JOIN_WAIT_S + SHOW_WAIT_S:
+            shown = True
+            waiting(f"rank {place.rank} waits for rank 0 at {place.address}, {ports}{place.hint}")
+        addresses = addresses_of_rank_0(place, deadline) or []
         for port in place.ports:
             try:
                 key = secret.key(port)
@@ -261,8 +291,8 @@ def _reach(
                     return channel.connect(address, port, key, CONNECT_S), (address, port), key
                 except AuthenticationError as error:
                     problems[port] = str(error)
-                except OSError:
-                    continue
+                except OSError as error:
+                    unreached[address] = reason_of(error)
         time.sleep(AGAIN_S)
     reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
     if not any_key:
@@ -270,18 +300,8 @@ def _reach(
         raise ConfigError(
             f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}{place.hint}"
         )
-    where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
-    if reasons:
-        where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
-    raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}{place.hint}")
-
-
-def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:
-    """Return where rank 0 may listen: the address of its name; if that is loopback, also this host's own address."""
-    address = network.resolve(place.address, deadline)
-    if address is None:
-        return []
-    own = None
-    if network.is_loopback(address) and not place.one_host:
-        own = network.own_address_towards(network.ELSEWHERE)
-    return [address, *([own] if own else [])]
+    never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "an address: none is known here"
+    raise JobError(
+        f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {place.address}, {ports}: "
+        f"{reasons or f'it never connected to {never}'}{place.hint}"
+    )
