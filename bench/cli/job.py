@@ -47,26 +47,17 @@ def run_task(
         if place.rank:
             return JobError.exit_code
         raise JobError(wording.started_again(place.attempt))
-
-    def waiting(text: str) -> None:
-        say(f"note: {text}", err=True)
-
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, secret, request, trusted, waiting)
+        return run_agent(place, secret, request, trusted)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error. Before the other processes leave,
     # rank 0 therefore starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place,
-        secret,
-        request,
-        before_leaving=lambda: interrupts.ignore(signal.SIGTERM),
-        partial=partial,
-        waiting=waiting,
+        place, secret, request, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code
