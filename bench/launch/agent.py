@@ -19,7 +19,7 @@ from typing import Any
 from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
-from bench.launch.coordinator import JOIN_WAIT_S, SHOW_WAIT_S, addresses_of_rank_0
+from bench.launch.coordinator import ANY_PORT, JOIN_WAIT_S, addresses_of_rank_0
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
@@ -52,17 +52,10 @@ LEAVE_WAIT_S = 5.0
 LOG_BYTES = 64 * 1024
 
 
-def run_agent(
-    place: JobRank,
-    secret: JobSecret,
-    request: Callable[[], bytes],
-    trusted: bool,
-    waiting: Callable[[str], None] = lambda _: None,
-) -> int:
+def run_agent(place: JobRank, secret: JobSecret, request: Callable[[], bytes], trusted: bool) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
     trusted: its rank may import modules that `request` does not name, as the user confirmed for the run to resume.
-    waiting: takes a sentence if rank 0 is not reached within SHOW_WAIT_S by a rank that was started by hand.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -70,7 +63,7 @@ def run_agent(
         interface = network.interface_towards(addresses[0])
     with Launcher(interface) as launcher:
         handshake = compatibility.handshake(place, request)
-        line, reached, key = _reach(place, secret, deadline, waiting)
+        line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
             return _Agent(place.rank, line, reached, key, launcher, trusted, request).serve()
@@ -254,29 +247,23 @@ def _reached_store(rendezvous: str) -> str:
         socket.create_connection((address, int(port)), STORE_S).close()
     except OSError as error:
         raise RankError(
-            f"its host cannot connect to port {port} of {address} ({reason_of(error)}): hosts must reach each other on "
-            "any port"
+            f"its host cannot connect to port {port} of {address} ({reason_of(error)}): {ANY_PORT}"
         ) from None
     return address
 
 
 def _reach(
-    place: JobRank, secret: JobSecret, deadline: float, waiting: Callable[[str], None]
+    place: JobRank, secret: JobSecret, deadline: float
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
     """Return a connection to rank 0, the address and the port at which it was reached, and the key that it knew.
 
     Nothing is sent to a port without a key. Raises ConfigError if no port has a key, else JobError at the deadline.
     """
     problems: dict[int, str] = {}
-    # Maps each address of rank 0 to the reason why the last attempt did not connect.
     unreached: dict[str, str] = {}
-    any_key = shown = False
-    ports = f"ports {place.ports[0]} to {place.ports[-1]}"
+    any_key = False
     while time.monotonic() < deadline:
-        if place.hint and not shown and time.monotonic() > deadline - JOIN_WAIT_S + SHOW_WAIT_S:
-            shown = True
-            waiting(f"rank {place.rank} waits for rank 0 at {place.address}, {ports}{place.hint}")
-        addresses = addresses_of_rank_0(place, deadline) or []
+        addresses = addresses_of_rank_0(place, deadline)
         for port in place.ports:
             try:
                 key = secret.key(port)
@@ -300,8 +287,8 @@ def _reach(
         raise ConfigError(
             f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}{place.hint}"
         )
-    never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "an address: none is known here"
+    never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "it: its name is unknown here"
     raise JobError(
-        f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {place.address}, {ports}: "
-        f"{reasons or f'it never connected to {never}'}{place.hint}"
+        f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {place.address}, ports {place.ports[0]} "
+        f"to {place.ports[-1]}: {reasons or f'never connected to {never}'}{place.hint}"
     )

@@ -59,8 +59,8 @@ CROWDED_S = 0.05
 MOST_NAMED = 4
 # An agent sends its handshake at once after its proof. The limit is shorter than TCP's (`channel.set_keepalive`).
 HANDSHAKE_S = 20
-# Rank 0, or a rank that was started by hand, says after this many seconds for whom it waits.
-SHOW_WAIT_S = 5.0
+# Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
+ANY_PORT = "hosts must reach each other on any port"
 # Errors that a message from another version, or from a process outside the job, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message, in seconds.
@@ -113,31 +113,22 @@ def coordinating(
     request: Callable[[], bytes],
     before_leaving: Callable[[], None],
     partial: bool = False,
-    waiting: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Coordinator]:
     """Connect all agents of the job while the context lasts. Raises JobError if the processes are not compatible.
 
     request: see `compatibility.handshake`. before_leaving: called before the agents receive `leave`. partial: whether
-    the job goes on without processes that do not join in time. waiting: takes a sentence on the ranks that are missing
-    after SHOW_WAIT_S.
+    the job goes on without processes that do not join in time.
     """
     listeners = listen(place, addresses_of_rank_0(place, time.monotonic() + JOIN_WAIT_S), secret)
     address, port = listeners[0].getsockname()[:2]
     interface = None if place.one_host else network.interface_of(address)
     with (
-        contextlib.ExitStack() as listening,
         contextlib.ExitStack() as joining,
-        Agents(
-            [listening.enter_context(listener) for listener in listeners],
-            joining.enter_context(secret.made(port)),
-            place.world_size,
-        ) as agents,
+        Agents(listeners, joining.enter_context(secret.made(port)), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(
-                compatibility.handshake(place, request), JOIN_WAIT_S, partial, place.hint, waiting
-            )
+            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial, place.hint)
             address = agents.reached() or address
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
@@ -179,7 +170,7 @@ def listen(place: JobRank, addresses: Sequence[str], secret: JobSecret | None = 
     Raises JobError if there is none, or if another rank 0 of the same name still waits at a lower port: ranks of one
     job would join the other job. secret: its file on a lower port reveals such a rank 0.
     """
-    own = [address for address in addresses if network.can_listen(address)]
+    own = [address for address in addresses if network.interface_of(address) or network.is_loopback(address)]
     if not own:
         named = ", ".join(addresses) or ", ".join(network.resolve(place.address, 0)) or "an unknown name"
         raise JobError(
@@ -237,7 +228,6 @@ class JobLauncher:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
             launch, encoded, variables = next(self.launches), encoding.encoded(job), dict(self.variables)
-            own_variables = environment.towards(self.address) | variables
             order = {"launch": launch, "world_size": world_size, "rendezvous": rendezvous, "variables": variables}
             devices = {member: self.devices[member] for member in self.members[1:world_size]}
             others = self.agents.start(launch, devices, order, encoded)
@@ -253,7 +243,7 @@ class JobLauncher:
                                 f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
                             )
 
-            ranks = Ranks(others, clean)
+            ranks = Ranks(others, clean, remedy="" if network.is_loopback(host) else f": {ANY_PORT}")
             try:
                 own = self.launcher.fork(
                     entry,
@@ -266,7 +256,7 @@ class JobLauncher:
                     key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
-                    variables=own_variables,
+                    variables=environment.towards(host) | variables,
                 )
             except BaseException:
                 ranks.kill()
@@ -287,9 +277,8 @@ class RemoteAgent:
     handshake: Json
     # Reads the messages of the agent.
     reader: threading.Thread
-    # Addresses of the ends of `line`: of this host, and of the agent.
-    reached: str
-    peer: str
+    # Addresses of this host and of the agent, between which `line` is.
+    ends: tuple[str, str]
     # Why the agent no longer answers; None while it answers.
     lost: str | None = None
     gone: bool = False
@@ -409,8 +398,9 @@ class Agents:
                 agent.notify({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        for accepting in self._accepting:
+        for accepting, listener in zip(self._accepting, self._listeners, strict=True):
             accepting.join(LEAVE_WAIT_S)
+            listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
@@ -418,18 +408,11 @@ class Agents:
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
-    def gather(
-        self,
-        own: Json,
-        seconds: float,
-        partial: bool = False,
-        hint: str = "",
-        waiting: Callable[[str], None] = lambda _: None,
-    ) -> list[Json]:
+    def gather(self, own: Json, seconds: float, partial: bool = False, hint: str = "") -> list[Json]:
         """Return all handshakes, in order of rank. Raises JobError if a rank is missing after `seconds` or joins twice.
 
         Raises JobError, too, if an agent cannot send its handshake. partial: missing ranks are left out, unless all are
-        missing. hint: end of messages about missing ranks. waiting: see `coordinating`.
+        missing. hint: end of the message about missing ranks.
         """
         wanted, began = set(range(1, self._world_size)), time.monotonic()
 
@@ -437,31 +420,27 @@ class Agents:
             over = self._interrupted or self._problem or (self._silent and not partial)
             return over or wanted <= self._members.keys()
 
-        places = " and ".join(str(listener.getsockname()[0]) for listener in self._listeners)
-        place = f"rank 0 listens at {places}, port {self._listeners[0].getsockname()[1]}"
-        self.wait_until(settled, min(SHOW_WAIT_S, seconds))
-        if not settled():
-            waiting(f"{place}, and waits for {len(wanted) - len(self._members)} of {self._world_size} ranks{hint}")
-            self.wait_until(settled, seconds - SHOW_WAIT_S)
+        self.wait_until(settled, seconds)
         self.raise_if_interrupted()
         if self._problem:
             raise JobError(self._problem)
         missing = sorted(wanted - self._members.keys())
         if missing and not (partial and len(missing) < len(wanted)):
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            places = " and ".join(str(listener.getsockname()[0]) for listener in self._listeners)
             seen = "; ".join(f"{peer} {why}" for peer, why in self._refused.items()) or (
                 f"nobody {'else ' if self._members else ''}connected: the same command must run on all ranks, and "
                 "their hosts must reach rank 0 there"
             )
             raise JobError(
                 f"{len(missing)} of {self._world_size} ranks did not join within {time.monotonic() - began:.0f} s: "
-                f"{names}; {place}; {seen}{hint}"
+                f"{names}; rank 0 listens at {places}, port {self._listeners[0].getsockname()[1]}; {seen}{hint}"
             )
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
 
     def reached(self) -> str | None:
         """Return the address of this host at which most agents have reached it, on other hosts if there are any."""
-        ends = [(agent.reached, agent.peer) for agent in self._members.values()]
+        ends = [agent.ends for agent in self._members.values()]
         there = Counter(own for own, peer in ends if own != peer) or Counter(own for own, _ in ends)
         return there.most_common(1)[0][0] if there else None
 
@@ -574,37 +553,31 @@ class Agents:
             self._forget(caller)
         agent = None
         try:
-            message = self._first_message(line, peer)
+            channel.limit(line, HANDSHAKE_S)
+            message, _ = messages.receive(line)
+            channel.limit(line, channel.MESSAGE_S)
             with self._changed:
                 if message["kind"] == "rank_line":
                     # Longer than for the agent's connection: a lost host is noticed before the silence of its rank.
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
-                    agent = self._registered(message, line, reached, peer)
+                    agent = self._registered(message, line, (reached, peer))
                 self._changed.notify_all()
-        except (EOFError, OSError, *ODD):
+        except (EOFError, OSError, *ODD) as error:
+            silent = isinstance(error, BlockingIOError)  # the time limit, within which small packets arrived
+            what = (
+                f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?" if silent else "failed: see there"
+            )
+            with self._changed:
+                self._silent |= silent
+                self._refuse(peer, f"proved itself, then {what}")
+            why = f"rank 0 reports that {peer} proved itself, then {what}"
+            with contextlib.suppress(OSError):
+                messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": why})
             line.close()
         if agent is not None:
             self._read(agent)
-
-    def _first_message(self, line: AuthenticatedConnection, peer: str) -> Json:
-        """Return the first message of an authenticated caller, which may be the first large packet on this way."""
-        channel.limit(line, HANDSHAKE_S)
-        try:
-            message, _ = messages.receive(line)
-        except BlockingIOError:  # the time limit
-            silence = f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?"
-            self._silent = True
-            self._refuse(peer, f"proved itself, then {silence}")
-            why = f"for rank 0, this host proved itself, then {silence}"
-            messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": why})
-            raise
-        except (EOFError, OSError):
-            self._refuse(peer, "proved itself, then hung up: see its output")
-            raise
-        channel.limit(line, channel.MESSAGE_S)
-        return message
 
     def _refuse(self, peer: str, why: str) -> None:
         with self._changed:
@@ -612,9 +585,7 @@ class Agents:
                 self._refused[peer] = why
             self._changed.notify_all()
 
-    def _registered(
-        self, handshake: Json, line: AuthenticatedConnection, reached: str, peer: str
-    ) -> RemoteAgent | None:
+    def _registered(self, handshake: Json, line: AuthenticatedConnection, ends: tuple[str, str]) -> RemoteAgent | None:
         """Register and return the agent that sent the handshake; None if its rank is invalid or already registered."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
@@ -627,9 +598,8 @@ class Agents:
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": self._problem})
             return None
-        agent = RemoteAgent(rank, line, handshake, threading.current_thread(), reached, peer)
-        self._members[rank] = agent
-        self._refused.pop(peer, None)  # such as a caller for whom there was no room
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread(), ends)
+        self._refused.pop(ends[1], None)  # such as a caller for whom there was no room
         return agent
 
     def _read(self, agent: RemoteAgent) -> None:

@@ -103,6 +103,8 @@ def run_launch(
         with meanwhile:
             outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
         ranks.failed = outcome.failure is not None
+        if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
+            outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
     finally:
         stuck = ranks.kill()
     health = gpus.merged([member.health for member in ranks.members])

@@ -70,25 +70,9 @@ def resolve(host: str, deadline: float) -> list[str]:
 
 def own_addresses() -> list[str]:
     """Return the addresses of this host that other hosts may reach, IPv4 first."""
-    stats = psutil.net_if_stats()
-    up = [
-        own
-        for name, addresses in psutil.net_if_addrs().items()
-        if name not in stats or stats[name].isup  # the label of a further address, such as eth0:1, has none
-        for own in addresses
-    ]
-    numbers = [own.address for family in (socket.AF_INET, socket.AF_INET6) for own in up if own.family == family]
-    return [number for number in numbers if not (is_loopback(number) or _address(number).is_link_local)]
-
-
-def can_listen(address: str) -> bool:
-    """Return whether this is an address of this host."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
+    every = [own for addresses in psutil.net_if_addrs().values() for own in addresses]
+    numbers = [own.address for family in (socket.AF_INET, socket.AF_INET6) for own in every if own.family == family]
+    return [number for number in numbers if "%" not in number and not is_loopback(number)]
 
 
 def own_address_towards(address: str) -> str | None:
@@ -118,11 +102,7 @@ def namespace() -> str:
 
 def is_loopback(address: str) -> bool:
     """Return whether the address can be reached from this host only."""
-    return _address(address).is_loopback
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(text.partition("%")[0])
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 # ── listening sockets of a child, where the program itself offers no way to confine them ─────────
