@@ -47,11 +47,8 @@ def run_task(
         if place.rank:
             return JobError.exit_code
         raise JobError(wording.started_again(place.attempt))
-    if place.hint:  # a shell may have kept the variables, and then nobody joins
-        say(
-            f"note: this is rank {place.rank} of {place.world_size}, with rank 0 at {place.address}{place.hint}",
-            err=True,
-        )
+    if place.launcher == job.BY_HAND:  # a shell may have kept the variables, and then nobody joins
+        say(f"note: {wording.set_by_hand(place.rank, place.world_size, place.address)}", err=True)
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent

@@ -284,11 +284,9 @@ def _reach(
     reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
     if not any_key:
         folder = secret.path(place.ports[0]).parent
-        raise ConfigError(
-            f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}{place.hint}"
-        )
+        raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
     never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "it: its name is unknown here"
     raise JobError(
         f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {place.address}, ports {place.ports[0]} "
-        f"to {place.ports[-1]}: {reasons or f'never connected to {never}'}{place.hint}"
+        f"to {place.ports[-1]}: {reasons or f'never connected to {never}'}"
     )

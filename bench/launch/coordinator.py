@@ -128,7 +128,7 @@ def coordinating(
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial, place.hint)
+            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial)
             address = agents.reached() or address
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
@@ -408,11 +408,11 @@ class Agents:
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
-    def gather(self, own: Json, seconds: float, partial: bool = False, hint: str = "") -> list[Json]:
+    def gather(self, own: Json, seconds: float, partial: bool = False) -> list[Json]:
         """Return all handshakes, in order of rank. Raises JobError if a rank is missing after `seconds` or joins twice.
 
         Raises JobError, too, if an agent cannot send its handshake. partial: missing ranks are left out, unless all are
-        missing. hint: end of the message about missing ranks.
+        missing.
         """
         wanted, began = set(range(1, self._world_size)), time.monotonic()
 
@@ -434,7 +434,7 @@ class Agents:
             )
             raise JobError(
                 f"{len(missing)} of {self._world_size} ranks did not join within {time.monotonic() - began:.0f} s: "
-                f"{names}; rank 0 listens at {places}, port {self._listeners[0].getsockname()[1]}; {seen}{hint}"
+                f"{names}; rank 0 listens at {places}, port {self._listeners[0].getsockname()[1]}; {seen}"
             )
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
 
