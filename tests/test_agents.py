@@ -218,9 +218,9 @@ def test_a_caller_who_was_turned_away_first_and_then_joined_is_not_blamed(agents
         (None, r"never connected to 127\.0\.0\.1 \(connection refused\)"),
         (
             b"SSH-2.0-x\r\n",
-            r"\d+: something else listens there, or another version of CollBench: choose another MASTER",
+            r"\d+: another program or version listens there: choose another MASTER_PORT",
         ),
-        (channel.GREETING + b"n" * 32, r"\d+: the other end does not know the key: COLLBENCH_SECRET must be the same"),
+        (channel.GREETING + b"n" * 32, r"\d+: the other end does not know the key: set one COLLBENCH_SECRET"),
     ],
     ids=["nobody", "another program", "another key"],
 )
@@ -325,7 +325,7 @@ def test_an_agent_sets_no_variable_of_a_side_that_a_configuration_may_not_set(tm
 
 def test_an_agent_names_the_port_of_a_store_that_it_cannot_reach(tmp_path):
     answer = answer_to(encoding.encoded(job("")), tmp_path)
-    assert "connect to port 1 of 127.0.0.1 (connection refused): hosts must reach each other on any port" in answer
+    assert "does not reach port 1 of 127.0.0.1 (connection refused): hosts must reach each other on any port" in answer
 
 
 def test_an_agent_starts_nothing_for_an_order_that_is_no_job(tmp_path):

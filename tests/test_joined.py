@@ -433,7 +433,7 @@ def test_a_firewall_that_opens_the_ports_of_rank_0_only_costs_one_launch_and_is_
     texts = [sample.failure.text for sample in run.samples]
     assert len(texts) == 6 and len(run.environment[0]["launches"]) == 1
     assert all(
-        re.search(r"connect to port \d+ of 10\.77\.0\.1 \(timed out\): hosts must reach", text) for text in texts
+        re.search(r"does not reach port \d+ of 10\.77\.0\.1 \(timed out\): hosts must reach", text) for text in texts
     )
     assert_nothing_left(cli)
 

@@ -48,7 +48,8 @@ def run_task(
             return JobError.exit_code
         raise JobError(wording.started_again(place.attempt))
     if place.launcher == job.BY_HAND:  # a shell may have kept the variables, and then nobody joins
-        say(f"note: {wording.set_by_hand(place.rank, place.world_size, place.address)}", err=True)
+        numbers = f"RANK={place.rank} and WORLD_SIZE={place.world_size}"
+        say(f"note: {numbers} are set: unset them to measure on this machine alone", err=True)
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent

@@ -38,9 +38,6 @@ LOOK_EVERY_S = 0.25
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
-# Time limit of an agent's trial to reach the store of a launch, in seconds; with RANK_LINE_TRIES_S, it ends before rank
-# 0 considers the agent stuck.
-STORE_S = 10.0
 # Pause between two attempts to reach rank 0, in seconds.
 AGAIN_S = 0.3
 # Attempts to open a rank's connection are repeated for this long, in seconds: strangers may crowd rank 0's port. The
@@ -244,11 +241,9 @@ def _reached_store(rendezvous: str) -> str:
     """Return the address of the store of a launch. Raises RankError if its port, which is any free one, is blocked."""
     address, _, port = rendezvous.removeprefix("tcp:").rpartition(":")
     try:
-        socket.create_connection((address, int(port)), STORE_S).close()
+        socket.create_connection((address, int(port)), RANK_LINE_TRIES_S).close()
     except OSError as error:
-        raise RankError(
-            f"its host cannot connect to port {port} of {address} ({reason_of(error)}): {ANY_PORT}"
-        ) from None
+        raise RankError(f"its host does not reach port {port} of {address} ({reason_of(error)}): {ANY_PORT}") from None
     return address
 
 

@@ -385,10 +385,11 @@ class Agents:
         self.code = UNEXPECTED  # until `coordinating` sets another status
 
     def __enter__(self) -> "Agents":
-        self._accepting = [threading.Thread(target=self._accept, args=(one,), daemon=True) for one in self._listeners]
-        for listener, accepting in zip(self._listeners, self._accepting, strict=True):
+        self._accepting = []
+        for listener in self._listeners:
             listener.settimeout(LOOK_EVERY_S)
-            accepting.start()
+            self._accepting.append(threading.Thread(target=self._accept, args=(listener,), daemon=True))
+            self._accepting[-1].start()
         return self
 
     def __exit__(self, *_: object) -> None:

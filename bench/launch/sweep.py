@@ -27,7 +27,7 @@ from bench.launch.supervisor import LaunchOutcome, run_launch
 from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import RankError
-from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
+from bench.model.records import Case, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import Floats, LaunchScatter, launch_interval, launch_scatter, within_launch
 from bench.store.encoding import SampleLine, samples_to_line
@@ -122,26 +122,26 @@ def sweep(
         return replace(outcome, health=gpus.merged([{host.hostname(): meter.record}, outcome.health]))
 
     measured: list[Launch] = []
-    # Failures of launches that never joined: the next launch of such processes would wait as long, for nothing.
-    hopeless: dict[tuple[object, ...], Failure] = {}
+    # Outcomes of launches that never began: the next launch of such processes would wait as long, for nothing.
+    hopeless: dict[tuple[object, ...], LaunchOutcome] = {}
     for launch in _order(plan, done, spent, observer):
-        unmeasured, kind = launch, process_kind(launch.cases[0])
-        if kind in hopeless:
-            _fail(launch.cases, launch.number, hopeless[kind], keep)
-            continue
         measured.append(launch)
+        unmeasured, kind = launch, process_kind(launch.cases[0])
         while unmeasured.cases:
-            outcome = yield from measure(unmeasured)
-            launched(_record(unmeasured, outcome))
-            if outcome.failure is not None and outcome.ready_s is None and outcome.failure.kind != "lost":
-                text = f"launch {launch.number} never began, so this one is not tried: {outcome.failure.text}"
-                hopeless[kind] = replace(outcome.failure, kind="start", text=text)
+            outcome = hopeless.get(kind)
+            if outcome is None:
+                outcome = yield from measure(unmeasured)
+                launched(_record(unmeasured, outcome))
+                if outcome.failure is not None and outcome.ready_s is None and outcome.failure.kind != "lost":
+                    text = f"launch {launch.number} never began, so this one is not tried: {outcome.failure.text}"
+                    hopeless[kind] = replace(outcome, failure=replace(outcome.failure, text=text))
             unmeasured = _after(unmeasured, outcome, keep)
             if outcome.failure is not None and not after_failure:
                 return
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; measured cases are kept, go on once it has ended")
-    for launch in _to_probe(measured) if probe else ():
+    begun = [launch for launch in measured if process_kind(launch.cases[0]) not in hopeless]
+    for launch in _to_probe(begun) if probe else ():
         outcome = yield from measure(launch, probing=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
 
@@ -179,15 +179,10 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     guilty = max(unmeasured, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
     failed = unmeasured if hopeless else (guilty,)
     failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
-    _fail(failed, launch.number, failure, keep)
-    return replace(launch, cases=tuple(case for case in unmeasured if case not in failed))
-
-
-def _fail(cases: Sequence[Case], launch: int, failure: Failure, keep: Keep) -> None:
-    """Record the same failure of each case of a launch."""
-    for case in cases:
-        samples = Samples(case, launch, time.time(), failure=failure)
+    for case in failed:
+        samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(case, SampleLine(samples_to_line(samples)), failure.text)
+    return replace(launch, cases=tuple(case for case in unmeasured if case not in failed))
 
 
 def _record(launch: Launch, outcome: LaunchOutcome) -> Json:

@@ -150,9 +150,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
     deadline = time.monotonic() + PROOF_S
     try:
         if not _greets(answerer, deadline):
-            raise AuthenticationError(
-                "something else listens there, or another version of CollBench: choose another MASTER_PORT"
-            )
+            raise AuthenticationError("another program or version listens there: choose another MASTER_PORT")
         place, nonce = _text_of(answerer.getpeername()), secrets.token_bytes(NONCE_BYTES)
         context = _read_exactly(answerer, NONCE_BYTES, deadline) + nonce + place
         answerer.sendall(nonce + _proof(key, b"agent", context))
@@ -160,9 +158,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
         return _proven(answerer, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
     except (EOFError, OSError):
         answerer.close()
-        raise AuthenticationError(
-            "the other end does not know the key: COLLBENCH_SECRET must be the same in all processes"
-        ) from None
+        raise AuthenticationError("the other end does not know the key: set one COLLBENCH_SECRET everywhere") from None
     except AuthenticationError:
         answerer.close()
         raise

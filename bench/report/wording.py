@@ -27,14 +27,6 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionD
     )
 
 
-def set_by_hand(rank: int, world_size: int, address: str) -> str:
-    """State what variables that were set by hand, or left in a shell, mean for this process."""
-    return (
-        f"RANK={rank} and WORLD_SIZE={world_size} are set, with rank 0 at {address}: unset them to measure on this "
-        "machine alone"
-    )
-
-
 def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]) -> str:
     """State why two runs cannot be on one side of a comparison."""
     both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
