@@ -375,6 +375,13 @@ def addresses_listened_on(namespace: str) -> set[str]:
     return {line.split()[3].rpartition(":")[0] for line in listed.stdout.splitlines()}
 
 
+@pytest.mark.slow
+def test_each_line_of_the_doctor_in_a_job_names_its_host(cli):
+    done = finished(slurm(cli, 2)[0].start("doctor"))
+    lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith(" ")]
+    assert len(lines) > 5 and all(line.startswith(f"{socket.gethostname()}: ") for line in lines), done.stdout
+
+
 # ── networks that are not as they should be ──────────────────────────────────────────────────────
 def ip(namespace: str, *lines: str) -> None:
     for line in lines:
