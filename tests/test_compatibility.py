@@ -113,10 +113,10 @@ def test_hosts_of_one_name_are_told_apart(handshakes):
     """A label shows the first rank of the host only where hosts share a name."""
     for message in handshakes:
         message["host"] |= {"hostname": "n1"}
-    by_rank = {message["rank"]: compatibility.identity(message) for message in handshakes}
-    assert by_host(by_rank) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2, 3)}
-    assert by_host({**by_rank, 3: ("n2", "c")}) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2,), "n2": (3,)}
-    assert len(compatibility.hosts(handshakes)) == 2
+    assert [host["ranks"] for host in compatibility.hosts(handshakes)] == [[0, 1], [2, 3]]
+    identities = {0: ("n1", "a"), 1: ("n1", "a"), 2: ("n1", "b"), 3: ("n1", "b")}
+    assert by_host(identities) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2, 3)}
+    assert by_host({**identities, 3: ("n2", "c")}) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2,), "n2": (3,)}
 
 
 @pytest.mark.parametrize(

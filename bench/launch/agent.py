@@ -109,7 +109,7 @@ class _Agent:
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
                     message, job = messages.receive(self.line)
-                    if message["kind"] == "leave" and message.get("why"):  # rank 0 belongs to another job
+                    if message["kind"] == "leave" and message.get("why"):  # rank 0 does not take this rank
                         raise JobError(str(message["why"]))
                     if message["kind"] == "leave":
                         return int(message["code"])

@@ -134,13 +134,6 @@ def merged(handshakes: Sequence[Json]) -> Machine:
     )
 
 
-def identity(handshake: Json) -> tuple[str, ...]:
-    """Return the identity of a process's host; it begins with the name."""
-    facts = handshake["host"]
-    # Containers of one host may share a name, and virtual machines of one image share a boot id.
-    return (facts["hostname"], facts["boot_id"], str(facts["torch"]), handshake["nccl"], facts["commit"])
-
-
 def hosts(handshakes: Sequence[Json]) -> list[Json]:
     """Return a record per host, in order of its first rank: the `host.facts` of that host, and its ranks.
 
@@ -150,8 +143,10 @@ def hosts(handshakes: Sequence[Json]) -> list[Json]:
     records: dict[tuple[str, ...], Json] = {}
     for handshake in handshakes:
         facts, cores = handshake["host"], handshake["affinity"]
+        # Containers of one host may share a name, and virtual machines of one image share a boot id.
+        place = (facts["hostname"], facts["boot_id"], str(facts["torch"]), handshake["nccl"], facts["commit"])
         new = {**facts, "nccl": handshake["nccl"], "before": handshake["before"], "ranks": [], "cores": []}
-        record = records.setdefault(identity(handshake), new)
+        record = records.setdefault(place, new)
         record["ranks"].append(handshake["rank"])
         record["cores"] = sorted({*record["cores"], *cores})
         record["fewest_cores"] = min(record.get("fewest_cores", len(cores)), len(cores))

@@ -188,10 +188,8 @@ def listen(place: JobRank, addresses: Sequence[str], secret: JobSecret | None = 
                 f"another rank 0 waits for its ranks at port {port} of {own[0]}: give each process of a job its "
                 "own rank, and each job its own MASTER_PORT"
             )
-    raise JobError(
-        f"ports {place.ports[0]} to {place.ports[-1]} of {' and '.join(own)} are all in use: set MASTER_PORT to "
-        "another one"
-    )
+    numbers = f"{place.ports[0]} to {place.ports[-1]} of {' and '.join(own)}"
+    raise JobError(f"ports {numbers} are all in use: set MASTER_PORT to another one")
 
 
 @dataclass(slots=True)
@@ -410,10 +408,9 @@ class Agents:
             line.close()
 
     def gather(self, own: Json, seconds: float, partial: bool = False) -> list[Json]:
-        """Return all handshakes, in order of rank. Raises JobError if a rank is missing after `seconds` or joins twice.
+        """Return all handshakes, in order of rank. partial: missing ranks are left out, unless all are missing.
 
-        Raises JobError, too, if an agent cannot send its handshake. partial: missing ranks are left out, unless all are
-        missing.
+        Raises JobError if a rank is missing after `seconds`, joins twice, or (if not partial) sends no handshake.
         """
         wanted, began = set(range(1, self._world_size)), time.monotonic()
 
@@ -567,9 +564,7 @@ class Agents:
                 self._changed.notify_all()
         except (EOFError, OSError, *ODD) as error:
             silent = isinstance(error, BlockingIOError)  # the time limit, within which small packets arrived
-            what = (
-                f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?" if silent else "failed: see there"
-            )
+            what = f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?" if silent else "failed"
             with self._changed:
                 self._silent |= silent
                 self._refuse(peer, f"proved itself, then {what}")

@@ -91,13 +91,19 @@ def gate(
     table = config.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
 
     def task(coordinator: "Coordinator | None") -> int:
-        from bench.launch.compatibility import identity  # here: only measuring needs these two
+        from bench.launch import compatibility  # here: only measuring needs these two
         from bench.launch.supervisor import START_ALLOWANCE_S
 
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         handshakes = coordinator.handshakes if coordinator is not None else []
-        ranks_of_host = sessions.by_host({handshake["rank"]: identity(handshake) for handshake in handshakes})
+        ranks_of_host = sessions.by_host(
+            {
+                rank: (str(host["hostname"]), str(number))
+                for number, host in enumerate(compatibility.hosts(handshakes))
+                for rank in host["ranks"]
+            }
+        )
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and this job has one: start it on several hosts "
