@@ -2,7 +2,6 @@
 """Entry point: `python run_bench.py --help`."""
 
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,9 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. arguments: those of this process if None.
 
-    Programs may call it, such as a Ray Train job: run_bench.main(["run", "configs/gloo.yaml"]). The command line is
-    imported in this function, so that ranks, which import this file, do not import it.
+    Programs call `bench.cli.call`, which has types.
     """
     try:
-        _standard_streams()
         _find_own_package()
         try:
             from bench.cli import call
@@ -46,20 +43,6 @@ def _find_own_package() -> None:
         del sys.modules[name]
     sys.modules["bench"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
-
-
-def _standard_streams() -> None:
-    """Open those that were closed, which ranks inherit and write to, and let none refuse a character.
-
-    Some daemons close them; a locale without UTF-8 has no words for what is printed.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            os.set_inheritable(descriptor, True)
-            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
-        if number and hasattr(getattr(sys, name), "reconfigure"):  # a program that calls this may have its own
-            getattr(sys, name).reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

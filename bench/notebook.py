@@ -17,6 +17,12 @@ from bench.report.notices import sentences
 from bench.report.view import View
 from bench.store import folders
 
+# Columns of `LoadedRun.samples`.
+COLUMNS = (
+    "key", "op", "world_size", "size_bytes", "scheduling", "launch", "iteration", "rank", "start_s", "duration_s",
+    "calls",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -28,9 +34,8 @@ class LoadedRun:
     environment: list[Session]
     # Content of summary.csv, one row per case (docs/reading.md has its columns; seconds, bytes, bytes/s).
     summary: pd.DataFrame
-    # The facts, one row for each iteration of each rank: key, op, world_size, size_bytes, scheduling, launch,
-    # iteration, rank, start_s (monotonic clock of the host), duration_s, calls. If cases are compared round by round,
-    # an iteration is a round.
+    # The facts, one row for each iteration of each rank. start_s is of the monotonic clock of the host. If cases are
+    # compared round by round, an iteration is a round.
     samples: pd.DataFrame
     # The report's statements on how far the run can be trusted.
     warnings: tuple[str, ...]
@@ -47,9 +52,9 @@ def load_run(run: str | Path | None = None) -> LoadedRun:
     result = folders.read(path)
     analysis = analyzed(result)
     text = machine_format.to_csv(View(result, analysis))
-    summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
+    summary = pd.read_csv(io.StringIO(text))
     rows = [*_iterations(result)]
-    samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COLUMNS)
     return LoadedRun(
         result.name, result.manifest, result.environment, summary, samples, tuple(sentences(analysis.notices))
     )
@@ -59,18 +64,17 @@ def _iterations(run: Run) -> Iterator[pd.DataFrame]:
     for entry in run.samples:
         if entry.timed is not None:
             iterations, ranks = entry.timed.duration_ns.shape
-            yield pd.DataFrame(
-                {
-                    "key": entry.case.key,
-                    "op": entry.case.op,
-                    "world_size": entry.case.world_size,
-                    "size_bytes": entry.case.size_bytes,
-                    "scheduling": entry.case.scheduling,
-                    "launch": entry.launch,
-                    "iteration": [number for number in range(iterations) for _ in range(ranks)],
-                    "rank": [*range(ranks)] * iterations,
-                    "start_s": (entry.base_ns + entry.timed.start_ns).ravel() * NS,
-                    "duration_s": entry.timed.duration_ns.ravel() * NS,
-                    "calls": entry.timed.calls,
-                }
+            columns = (
+                entry.case.key,
+                entry.case.op,
+                entry.case.world_size,
+                entry.case.size_bytes,
+                entry.case.scheduling,
+                entry.launch,
+                [number for number in range(iterations) for _ in range(ranks)],
+                [*range(ranks)] * iterations,
+                (entry.base_ns + entry.timed.start_ns).ravel() * NS,
+                entry.timed.duration_ns.ravel() * NS,
+                entry.timed.calls,
             )
+            yield pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))

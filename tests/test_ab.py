@@ -2,8 +2,10 @@
 
 import dataclasses
 import io
+import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -27,8 +29,9 @@ from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
 from bench.store import encoding, folders
-from conftest import invented_run, samples
+from conftest import ROOT, invented_run, samples
 from test_measure import assert_nothing_left
+from test_report import misfits
 from test_turns import IN_TURNS, assert_took_turns
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
@@ -356,6 +359,41 @@ def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, undec
     assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
     quiet = warm("resume", name, "--no-plots", "--quiet")
     assert quiet.returncode == code and quiet.stdout in done.stdout and quiet.stdout.startswith(verdict)
+
+
+def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
+    # The pairs agree, but launches of a side scatter: without pairs nothing would be decided.
+    name = kept(warm.folder, [0.1, 0.11] * 4)
+    reported = warm("report", name, "--no-plots", "--format", "json").stdout
+    schema = json.loads((ROOT / "docs/comparison-schema.json").read_text())
+    document = json.loads(reported)
+    assert (
+        document["pairs"] == 8 and document["runs_after"] == [f"{name}:b"] and misfits(document, schema, schema) == []
+    )
+    for words in ([name], [f"{name}:a", f"{name}:b"]):
+        done = warm("compare", *words)
+        assert (done.returncode, verdict_of(done)) == (1, SLOWER), done.stdout + done.stderr
+        assert done.stdout.rstrip().endswith(f"plots/{name}/comparison.png")
+        assert warm("compare", *words, "--format", "json").stdout == reported
+        refused = warm("compare", *words, "--min-change", "1%")
+        assert refused.returncode == 2 and refused.stderr.startswith("error: --min-change: ")
+    swapped = warm("compare", f"{name}:b", f"{name}:a")
+    assert swapped.returncode == 2 and "B with A, in pairs" in swapped.stderr
+
+
+def test_documents_of_a_side_outside_results_are_with_its_pictures(warm):
+    shutil.copytree(warm.folder / "results" / kept(warm.folder, OPEN), warm.folder / "elsewhere")
+    assert warm("report", "elsewhere:a").returncode == 0
+    assert [path.name for path in (warm.folder / "plots").iterdir()] == ["elsewhere-a"]
+    assert {"report.md", "modes.png"} <= {path.name for path in (warm.folder / "plots/elsewhere-a").iterdir()}
+
+
+def test_a_report_that_cannot_be_written_changes_no_exit_code(warm):
+    name = kept(warm.folder, [0.5, 0.51] * 4)
+    (warm.folder / "results" / name / "report.md").mkdir()
+    done = warm("resume", name, "--no-plots", "--quiet")
+    assert (done.returncode, verdict_of(done)) == (1, SLOWER)
+    assert re.fullmatch(r"note: no report: .*report\.md: is a directory\n", done.stderr), done.stderr
 
 
 # The exit code of a real `ab`, by its verdict.

@@ -75,7 +75,6 @@ MAY_NAME = {
     ("launch", "bench.rank.main"),
     ("cli", "bench.packages.training.rank.equivalence"),
     ("launch", "bench.packages.bits.rank"),
-    ("launch", "bench.packages.joining.rank"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -26,19 +26,17 @@ from bench.machine import host
 from bench.model.records import Case, Settings
 from bench.planning.cases import combinations, unsupported_anywhere
 from bench.planning.footprint import buffer_bytes
-from bench.rank import objects, timing
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, Subgroup
+from bench.rank import timing
+from bench.rank.collectives import COLLECTIVES, Subgroup
 from bench.rank.device import Host
 from bench.rank.process_group import TorchGroup
 from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 from conftest import SAMPLING
 
-# Calls on Python objects do not reach torch's operators whole; tests/test_operations.py tests them on real ranks.
-ON_BUFFERS = [name for name in CALLS if name not in OBJECT_COLLECTIVES]
 EVERYTHING = f"""
 backends: [gloo]
-operations: [{", ".join(ON_BUFFERS)}]
+operations: [{", ".join(CALLS)}]
 sizes: [4KiB, 16MiB]
 """
 MACHINE = host.machine()
@@ -252,7 +250,7 @@ def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[
 def test_every_operation_fits_the_table(world_size):
     called, problems = mismatches(world_size)
     assert not problems
-    assert called == {name for name in ON_BUFFERS if OPERATIONS[name].fewest_ranks <= world_size}
+    assert called == {name for name in CALLS if OPERATIONS[name].fewest_ranks <= world_size}
 
 
 @pytest.mark.parametrize(
@@ -301,8 +299,3 @@ def test_a_mistake_is_noticed(mistake, monkeypatch):
     groups = ["groups=['strided:2']"] if mistake == "wrong group" else []
     _, (problem,) = mismatches(4, f"operations=[{op}]", "sizes=[4KiB]", *groups, ranks=[2])
     assert message in problem
-
-
-def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
-    assert [len(text) for text in objects._objects(1, 4, 100, 2)] == [0, 0, 100, 0]
-    assert [len(text) for text in objects._objects(1, 4, 100, None)] == [100] * 4

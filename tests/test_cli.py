@@ -1,6 +1,7 @@
 """The commands as a user types them: exit codes, one-line errors, and no heavy import that is not needed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 
 import pytest
 
+from bench.cli.output import folder_name
 from bench.store import folders
 from conftest import ROOT, TINY
 
@@ -48,6 +50,8 @@ def test_usage_errors_exit_with_2(warm):
     assert warm("plan").returncode == 2
     assert warm("list", "everything").returncode == 2
     one_line(warm("run"), 2, "CONFIG")
+    for arguments in (("perf", "-q"), ("run", "x", "--set")):
+        one_line(warm(*arguments), 2, "requires an argument", f"(see: collbench {arguments[0]} --help)")
     one_line(warm("resume", "x"), 2, "no such run")
     one_line(warm("run", "no.yaml"), 2, "no.yaml")
     one_line(warm("run", warm.config(), "--set", "a=1"), 2, "--set a=1: a: unknown key")
@@ -159,6 +163,34 @@ def test_two_runs_are_compared(example):
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
     for form, start in (("json", "{"), ("csv", "key,name,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
+
+
+def test_many_runs_on_a_side_have_short_names_and_a_picture_changes_no_exit_code(example):
+    names = [[f"2026112{day}T232340Z-nccl-all-reduce-h100-{side}" for day in range(5)] for side in "ab"]
+    for name in (name for side in names for name in side):
+        shutil.copytree(example.folder / "example/before", example.folder / name)
+    command = ["compare", *map(",".join, names), "--undecided", "pass"]
+    done = example(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{names[0][0]} and 4 more → {names[1][0]} and 4 more\n")
+    assert len([*example.folder.glob("plots/*/comparison.png")]) == 1
+    assert all(name in example(*command, "--format", "markdown").stdout for side in names for name in side)
+    labels = example(*command, "--format", "openmetrics").stdout
+    assert 'before="nccl-all-reduce-h100-a and 4 more"' in labels and "T232340Z" not in labels
+    shutil.rmtree(example.folder / "plots")
+    (example.folder / "plots").touch()
+    done = example(*command)
+    assert done.returncode == 0 and "\nSAME: 20 cases same" in done.stdout
+    assert done.stderr.startswith("note: no pictures: plots/") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("run:a-vs-run:b", "run-a-vs-run-b"), ("a and 4 more", "a-and-4-more"), ("groups=2/3", "groups=2-3")],
+)
+def test_names_of_folders_have_no_character_that_a_system_refuses(text, name):
+    assert folder_name(text) == name
+    assert 130 < len(os.fsencode(folder_name(200 * "é" + text))) <= 143
 
 
 def test_the_verdict_is_available_in_one_line(example):

@@ -182,7 +182,8 @@ def test_several_runs_on_a_side_show_a_change_that_two_runs_cannot():
         if undecided is not None:
             assert "runs can only show changes of more than 1." in comparison.headline(undecided)
     assert slower[1] <= 15 and slower[3] >= 15 and slower[3] > slower[1]
-    assert (results[0].before, results[0].after) == ("a0+a1+a2", "b0+b1+b2")
+    assert (results[0].before, results[0].after) == ("a0 and 2 more", "b0 and 2 more")
+    assert (results[0].runs_before, results[0].runs_after) == (("a0", "a1", "a2"), ("b0", "b1", "b2"))
 
 
 @pytest.mark.parametrize("apart", [0.005, 0.1, 0.3])

@@ -150,6 +150,14 @@ def test_a_launch_records_its_effects_on_gpus_and_adapters(nvml, monkeypatch, tm
     assert meter.record["infiniband"] == {"mlx5_0/1": {"port_xmit_data": 1000}}
 
 
+def test_a_launch_records_tcp_segments_that_were_sent_again(monkeypatch, tmp_path):
+    counts = iter([{"segments": 100, "segments_again": 1}, {"segments": 900, "segments_again": 41}])
+    monkeypatch.setattr(gpus.network, "tcp_counters", lambda: next(counts))
+    with gpus.HealthMeter([], tmp_path) as meter:
+        pass
+    assert meter.record == {"tcp": {"all": {"segments": 800, "segments_again": 40}}}
+
+
 def test_records_of_processes_that_see_other_gpus_of_a_host_are_merged():
     ports = {"mlx5_0/1": {"symbol_error": 1}}
     first = {"a": {"gpus": {"0": {"energy_mj": 1}}, "infiniband": ports}}

@@ -15,6 +15,7 @@ from bench.analyze.analysis import analyze
 from bench.model.errors import ForeignError
 from bench.model.notices import notice
 from bench.model.records import Case
+from bench.packages.interop.cli.import_ import FORMATS_HELP
 from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, Source, read_source
@@ -110,6 +111,7 @@ def test_older_versions_are_refused_with_the_versions_that_are_read(read, text):
     """Older versions wrote milliseconds, or the largest deviation instead of the number of wrong elements."""
     with pytest.raises(ForeignError, match=r"nccl-tests 2\.10 or newer is read"):
         read(text, name="all_reduce.log")
+    assert "nccl-tests 2.10 or newer" in FORMATS_HELP
 
 
 @pytest.mark.parametrize(
@@ -450,6 +452,40 @@ def test_rows_whose_line_feed_was_lost_and_tables_in_one_line(read):
     assert len(read(text.replace("\n", "#012")).numbers) == len(read(text).numbers)
     annotated = "\n".join(f'{line}\t{{"pod": "x"}}' if ROW.match(line) else line for line in text.split("\n"))
     assert len(read(annotated).numbers) == len(read(text).numbers)
+
+
+@pytest.mark.parametrize("width", range(40, 120))
+def test_a_table_that_a_terminal_wrapped_gives_no_time_in_the_other_placement(read, width):
+    text = foreign.nccl("all_gather")
+    pieces = [line[at : at + width] for line in text.split("\n") for at in range(0, max(1, len(line)), width)]
+    try:
+        numbers = read("\n".join(pieces)).numbers
+    except ForeignError as error:
+        assert "a narrow terminal wrapped the lines" in str(error)
+        return
+    assert numbers and width > 85
+    for number in numbers:
+        place = "out" if number.case.placement == "usual" else number.case.placement
+        assert number.aggregate.time_s == pytest.approx(foreign.time_s(number.case.size_bytes, place), rel=2e-3)
+
+
+def markdown(columns: int) -> str:
+    """Return a printed table, and a table in Markdown with the first columns of other rows."""
+    names = "size (B),count,type,redop,root" + 2 * ",time (us),algbw (GB/s),busbw (GB/s),#wrong"
+    rows = [names.split(","), ["---:"] * 13, *map(str.split, foreign.nccl_rows(sizes=(2048, 4096)))]
+    return foreign.nccl() + "\n".join(f"| {' | '.join(row[:columns])} |" for row in rows)
+
+
+def test_rows_between_bars_are_read_or_counted(read):
+    numbers = read(markdown(13), operation="all_reduce").numbers
+    for size in (2048, 4096):
+        times = {n.case.placement: n.aggregate.time_s for n in numbers if n.case.size_bytes == size}
+        assert times == pytest.approx({"usual": foreign.time_s(size, "in"), "out": foreign.time_s(size)}, rel=2e-3)
+    half = read("in-place or out-of-place?\n" + markdown(9))  # nothing states which half it is
+    assert len(half.numbers) == 8 and half.left_out[notice(ImportNotice.UNREADABLE)] == len(half.unread) == 2
+    named = read(markdown(9).replace("time (us)", "out-of-place time (us)"), operation="all_reduce")
+    assert {n.case.placement for n in named.numbers if n.case.size_bytes == 2048} == {"out"}
+    assert len(read(each_line(lambda line: f"> {line}")).numbers) == 8
 
 
 def test_one_message_with_a_line_feed_does_not_glue_the_others(read):

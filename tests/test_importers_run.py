@@ -95,9 +95,35 @@ def test_the_same_output_twice_is_refused(tmp_path):
         read(tmp_path, foreign.nccl(), foreign.nccl())
 
 
-def test_one_case_on_two_kinds_of_gpus_is_refused(tmp_path):
-    with pytest.raises(assembly.ForeignError, match=r"all_reduce.1.txt: it has 4 × Other GPU, .*0.txt has 4 × Example"):
-        read(tmp_path, foreign.nccl(), foreign.nccl().replace("Example GPU", "Other GPU"))
+OTHER = foreign.nccl().replace
+
+
+@pytest.mark.parametrize(
+    ("texts", "first", "second"),
+    [
+        ((foreign.nccl(), OTHER("Example GPU", "Other GPU")), "Example GPU", "Other GPU"),
+        ((foreign.nccl(), OTHER("node-1", "node-2")), "on node-1", "on node-2"),
+        ((foreign.nccl(), OTHER("library=22902", "library=23102")), "library=22902", "library=23102"),
+        ([f"$ {add}mpirun -np 4 ./all_reduce_perf\n{foreign.nccl()}" for add in ("A=1 ", "A=2 ")], "A=1", "A=2"),
+        (
+            [foreign.nccl_json(env=[f"NCCL_ALGO={algorithm}"]) for algorithm in ("Ring", "Tree")],
+            "all_reduce.0.txt: NCCL_ALGO=Ring",
+            "all_reduce.1.txt: NCCL_ALGO=Tree",
+        ),
+    ],
+)
+def test_files_under_other_settings_are_no_launches_of_one_case(tmp_path, texts, first, second):
+    with pytest.raises(assembly.ForeignError, match="nothing to import") as caught:
+        read(tmp_path, *texts)
+    (reason,) = caught.value.reasons
+    assert reason.kind is ImportNotice.OTHER_SETTINGS and reason.values["rows"] == 8
+    assert first in reason.values["first"] and second in reason.values["second"]
+
+
+def test_files_that_differ_in_other_text_only_are_launches(tmp_path):
+    texts = [f"{day}\n$ ./all_reduce_perf -b 1K > {day}.log\n{foreign.nccl()}" for day in ("monday", "tuesday")]
+    assert read(tmp_path, *texts).plan.launches == 2
+    assert read(tmp_path, foreign.nccl(), texts[0]).plan.launches == 2  # of one file no command is known
 
 
 def test_repeats_within_one_file_are_reported(tmp_path):

@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 
+from bench.store import folders
 from conftest import ROOT, CommandLine
 
 
@@ -82,6 +83,25 @@ def test_a_run_works_from_any_folder_and_the_parent_loads_no_torch(watched):
     subprocess.run(
         command, cwd=cli.folder, env={**cli.environment, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
     )
+
+
+@pytest.mark.parametrize("from_stdin", [False, True])
+def test_ranks_do_not_run_the_program_that_measures(cli, from_stdin):
+    """A program without a guard for `__main__` once ran again in each rank, and one on stdin made every case fail."""
+    words = ["run", cli.config(), "--output", "mine", "--no-plots", "--quiet"]
+    program = f"from bench.cli import call\nprint('code', call({words!r}))\n"
+    (cli.folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-" if from_stdin else "program.py"],
+        cwd=cli.folder,
+        env={**cli.environment, "PYTHONPATH": str(ROOT)},
+        input=program,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("\ncode 0\n") and done.stdout.count("code") == 1, done.stdout + done.stderr
+    samples = folders.read(cli.folder / "mine").samples
+    assert samples and not any(entry.failure for entry in samples)
 
 
 def assert_nothing_left(cli, seconds: float = 30.0) -> None:

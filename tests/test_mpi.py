@@ -27,7 +27,7 @@ from bench.model.records import Case
 from bench.packages.training.synchronisation import strategy_in
 from bench.planning import plan as planning
 from bench.rank import mpi as rank_mpi
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
+from bench.rank.collectives import COLLECTIVES
 from bench.report import document
 from bench.report.notices import sentence
 from bench.store.encoding import SampleLine
@@ -80,7 +80,6 @@ def _held(lock: Path) -> bool:
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
     lacking = {op for op in CALLS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
     assert set(rank_mpi.CALLS) == set(COLLECTIVES) - lacking
-    assert set(rank_mpi.OBJECT_CALLS) == set(OBJECT_COLLECTIVES) - lacking
 
 
 SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")

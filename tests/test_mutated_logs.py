@@ -3,7 +3,8 @@
 Logs of one to three executions, with different ranks and operations, are changed at random: titles dropped, messages
 between and inside rows, rows cut, lines twice, labels of launchers, envelopes of log collectors, the end missing.
 The rows that are complete at the end are known, because each line carries its content. The published outputs of
-nccl-tests are tested if they are available.
+nccl-tests are tested if they are available. The same rows on narrow terminals, on pages in Markdown and behind prefixes
+keep their placement, and tables under other commands, variables or headings are no launches of one case.
 """
 
 import json
@@ -17,7 +18,8 @@ import pytest
 
 import foreign
 from bench.model.errors import ForeignError
-from bench.packages.interop.importers import nccl_tests, osu
+from bench.packages.interop.conclusions import ImportNotice
+from bench.packages.interop.importers import assembly, nccl_tests, osu
 from bench.packages.interop.importers.readings import Options, Source
 
 SEEDS = 1000
@@ -165,6 +167,203 @@ def test_no_row_is_lost_and_no_number_is_wrong(block, reader):
         assert not counts["lost"], f"seed {seed}: {counts}"
         total += counts
     assert total["read"] > 0.5 * total["rows"], total
+
+
+# ── terminals, pages and other settings ──────────────────────────────────────────────────────────
+Row = tuple[str, int, int, str]
+NUMBER = re.compile(r"(?<!\S)\d+(?:\.\d+)?(?!\S)")
+# Operation → its usual placement in the output of nccl-tests; all others: out of place, as in all of OSU's output.
+USUAL = {"all_reduce": "in"}
+
+
+def numbers_in(line: Written) -> list[tuple[Row, float]]:
+    """Return operation, ranks, bytes and placement, and the time in µs, of each number in a line."""
+    places = ("out", "in") if line.row and len(line.row[3]) == 2 else ("out",)
+    return [((*line.row[:3], place), us) for place, us in zip(places, line.row[3], strict=True)] if line.row else []
+
+
+def wrapped_at(lines: list[str], width: int, trimmed: bool) -> str:
+    """Return the lines as a terminal of this width shows them; trimmed: without blanks at the ends."""
+    pieces = [line[at : at + width] for line in lines for at in range(0, max(1, len(line)), width)]
+    return "\n".join(piece.rstrip() if trimmed else piece for piece in pieces)
+
+
+def on_a_page(lines: list[str], kind: str) -> str:
+    """Return the lines in a Markdown document."""
+    if kind == "quote":
+        return "\n".join(["They wrote:", "", *(f"> {line}" for line in lines)])
+    if kind == "fence":
+        return "\n".join(["## Results", "", "```text", *lines, "```", "", "That is slow."])
+    table = []
+    for line in lines:
+        cells = line.replace("# ", " ").split()
+        row = NCCL_ROW.fullmatch(line) or OSU_ROW.fullmatch(line)
+        columns = "busbw" in line or "# Size" in line
+        cells = re.split(r"\s{2,}", line.strip("# ")) if columns and "Size" in line else cells
+        table.append(f"| {' | '.join(cells)} |" if row or columns else line)
+        table += [f"|{'---:|' * len(cells)}"] if columns else []
+    return "\n".join(table)
+
+
+PREFIXES = (
+    "[1,0]<stdout>:",
+    "0: ",
+    "pod/bench-0 ",
+    "2026-01-02T03:04:05.678901234Z stdout F ",
+    "bench-7f9c | ",
+    "  12\t",
+)
+
+
+def changed(lines: list[str], draw: random.Random) -> tuple[str, str, list[str]]:
+    """Return the kind of a change, the log after it, and what is left of each line."""
+    prefix = draw.choice(PREFIXES)
+    match draw.randrange(6):
+        case 0:
+            return "wrapped", wrapped_at(lines, draw.randrange(40, 131), trimmed=False), lines
+        case 1:
+            return "wrapped, trimmed", wrapped_at(lines, draw.randrange(40, 131), trimmed=True), lines
+        case 2:
+            kind = draw.choice(["quote", "fence", "table"])
+            return kind, on_a_page(lines, kind), lines
+        case 3:
+            kind, rest = "prefix", [prefix + line for line in lines]
+        case 4:
+            width = draw.randrange(60, 131)
+            kind, rest = "prefix, right columns cut", [(prefix + line)[:width] for line in lines]
+        case _:
+            left = draw.randrange(1, 40)
+            kind, rest = "left columns cut", ["| " + line[left:] for line in lines]
+    return kind, "\n".join(rest), rest
+
+
+def times_left(line: str, halves: int) -> list[float]:
+    """Return the numbers that may be times; the last of several columns is cut."""
+    numbers = [float(word) for word in NUMBER.findall(line)]
+    return numbers[:-1] if halves == 2 else numbers
+
+
+def outcomes(text: str, lines: list[Written], left: list[str], reader) -> Counter:
+    """Count rows that were read right, counted as unreadable, refused and lost. Assert that no number is wrong.
+
+    left: what is left of each line; a row of which no time is left cannot be read.
+    """
+    rows = [
+        [number for number in numbers_in(line) if number[1] in times_left(rest, len(line.row[3]))]
+        for line, rest in zip(lines, left, strict=True)
+        if line.row and line.whole
+    ]
+    try:
+        reading = reader(Source(Path("x.log"), "0", text), Options())
+    except ForeignError:
+        return Counter(refused=len(rows))
+    printed = {number for line in lines for number in numbers_in(line)}
+    read = set()
+    for number in reading.numbers:
+        case = number.case
+        place = USUAL.get(case.op, "out") if case.placement == "usual" else case.placement
+        key, us = (case.op, case.world_size, case.size_bytes, place), number.aggregate.time_s * 1e6
+        found = [entry for entry in printed if entry[0] == key and abs(entry[1] - us) < 1e-6 * us]
+        assert found, f"{key}: {us} µs"
+        read.update(found)
+    whole = sum(1 for row in rows if row and all(number in read for number in row))
+    counted = min(sum(reading.left_out.values()), len(rows) - whole)
+    return Counter(read=whole, counted=counted, lost=len(rows) - whole - counted)
+
+
+@pytest.mark.parametrize(("block", "reader"), [(nccl_block, nccl_tests.read), (osu_block, osu.read)])
+def test_rows_on_terminals_and_pages_keep_their_placement_or_are_counted(block, reader):
+    total: dict[str, Counter] = {}
+    for seed in range(SEEDS):
+        draw = random.Random(seed)
+        lines = [line for _ in range(draw.randint(1, 2)) for line in block(draw)]
+        lines = mutated(lines, draw) if draw.random() < 0.4 else lines
+        kind, text, left = changed([line.text for line in lines], draw)
+        found = outcomes(text, lines, left, reader)
+        assert not found["lost"], f"seed {seed}, {kind}: {found}"
+        total.setdefault(kind, Counter()).update(found)
+    assert all(total[kind]["read"] > total[kind]["refused"] for kind in ("prefix", "fence", "quote", "table")), total
+
+
+# Text before two tables that were measured in different ways. {}: the command.
+DIFFERENT = (
+    ("export HIP_VISIBLE_DEVICES=0,1\n{}", "export HIP_VISIBLE_DEVICES=0,2\n{}"),
+    ("{} -x UCX_TLS=rc", "{} -x UCX_TLS=tcp"),
+    ("+ NCCL_ALGO=Ring\n+ {}", "+ NCCL_ALGO=Tree\n+ {}"),
+    ("NCCL_P2P_DISABLE=0 {}", "NCCL_P2P_DISABLE=1 {}"),
+    ("A=1 {}", "B=1 {}"),
+    ("{}", "export NCCL_P2P_DISABLE=1\n{}"),
+    ("export A=1\n{}", "unset A\n{}"),
+    ("setenv A 1\n{}", "setenv A 2\n{}"),
+    ("## With SHARP\n\n{}", "## Without SHARP\n\n{}"),
+    ("CASE1: on\n{}", "CASE2: off\n{}"),
+    ("{}", "--- now with 4 channels ---\n{}"),
+    ("pair 0,1", "pair 0,2"),
+    ("Ring:", "Tree:"),
+    ("NCCL version 2.19.3\n{}", "NCCL version 2.21.5\n{}"),
+    ("{}\nNCCL version 2.19.3", "{}\nNCCL version 2.21.5"),
+    ("{}\nn1:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring.", "{}\nn1:1:1 [0] NCCL INFO comm ready"),
+    ("echo {} | ssh node1\n{}", "echo {} | ssh node2\n{}"),
+    ("mpirun \\\n -x A=1 \\\n{}", "mpirun \\\n -x A=2 \\\n{}"),
+)
+# Text before the tables of a loop, which are launches. {n}: the number of the launch.
+LOOPS = (
+    "",
+    "$ {}",
+    "+ {}",
+    "=== run {n} of 9 ===\n{}",
+    "Sun Nov 29 00:3{n}:10 UTC 2026\n{}",
+    "2026-11-29T00:3{n}:10 start\n{}",
+    "Submitted batch job 88{n}\n{}",
+    "iteration {n}:\n{} > run_{n}.log",
+    "pid 12{n}\n{} 2>&1 | tee log.{n}",
+    "real\t0m{n}.26s\nuser\t0m0.1{n}s\n{}",
+    "export A=1\n{}",
+    "{test}=1 {}",
+    "## {test}\n{}",
+    "export A=1\n$ {}\nunset B",
+    "{}\nn1:{n}:1 [0] NCCL INFO comm 0x7f{n} ready",
+)
+
+
+def executions(draw: random.Random, tool: str) -> tuple[str, dict[str, list[int]]]:
+    """Return a log in which tests ran several times, and for each operation the settings of its tables in order."""
+    tests = draw.choice([["all_reduce"], ["all_gather"], ["all_reduce", "all_gather"]])
+    settings = [draw.randrange(2) for _ in range(draw.randint(2, 4))] if draw.random() < 0.7 else [0] * 3
+    pair = draw.choice(DIFFERENT)
+    settings = sorted(settings) if pair[0] == "{}" else settings  # what the other adds stays in effect
+    pair = pair if any(settings) else (draw.choice(LOOPS),) * 2
+    # A heading or variable may be written once for several tables, before their commands.
+    seldom = draw.random() < 0.5 and all(text.endswith("\n{}") and text.count("{}") == 1 for text in pair)
+    parts, last = ["Welcome to node1", "module load mpi"] * draw.randrange(2), None
+    for number, setting in enumerate(settings, 1):
+        for test in tests:
+            name = test if tool == "nccl" else test.replace("_", "")
+            command = f"mpirun -np 4 ./{test}_perf -b 1K" if tool == "nccl" else f"mpirun -np 4 ./osu_{name}"
+            table = (
+                foreign.nccl(test).replace("Pid  ", f"Pid {number}") if tool == "nccl" else foreign.osu(f"MPI {name}")
+            )
+            text = "{}" if seldom and setting == last else pair[setting]
+            parts += [text.replace("{n}", str(number)).replace("{test}", test).replace("{}", command), table]
+            last = setting
+    return "\n".join(parts), dict.fromkeys(tests, settings)
+
+
+@pytest.mark.parametrize("tool", ["nccl", "osu"])
+def test_tables_are_launches_of_a_case_only_under_equal_settings(tool):
+    for seed in range(SEEDS // 2):
+        text, settings = executions(random.Random(seed), tool)
+        source = Source(Path("x.log"), "0", text)
+        reading = (nccl_tests if tool == "nccl" else osu).read(source, Options(world_size=4))
+        try:
+            samples = assembly.assemble(tool, "x", [(source, reading)]).samples
+        except ForeignError as error:
+            assert ImportNotice.OTHER_SETTINGS in {reason.kind for reason in error.reasons}
+            samples = ()
+        launches = Counter(sample.case for sample in samples)
+        for op, several in settings.items():
+            found = {number for case, number in launches.items() if case.op == op}
+            assert found == ({len(several)} if len({*several}) == 1 else set()), f"seed {seed}: {op} {several}"
 
 
 def published() -> list[Path]:

@@ -1,12 +1,14 @@
 """A run in the layout of nccl-tests has its columns, our numbers, and comments that describe the numbers."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 
 from bench.analyze.analysis import analyze
 from bench.catalog.collectives import CALLS, OPERATIONS
+from bench.model.divisions import Division
 from bench.model.records import Case, Failure, Samples
 from bench.packages.interop.report import nccl_files, nccl_tests
 from bench.report.view import View
@@ -34,6 +36,15 @@ def rows(document: str) -> list[list[str]]:
     return [line.split() for line in document.splitlines() if line and not line.startswith("#")]
 
 
+def read_as_clients_do(text: str) -> tuple[list[list[str]], set[str]]:
+    """Return the rows and the nodes, read with no more care than public clients take.
+
+    Rows: `grep float | awk 'NF==13'`. Nodes: `grep -oP ' on \\K[^\\s]+'`; names shorter than the column are not found.
+    """
+    rows = [line.split() for line in text.splitlines() if "float" in line and len(line.split()) == 13]
+    return rows, set(re.findall(r"(?<= on )[^\s]+", text))
+
+
 def test_a_table():
     cases = [
         Case("all_gather", "gloo", 2, "bfloat16", size, placement=place, **PIPELINED)
@@ -41,7 +52,7 @@ def test_a_table():
     ]  # fmt: skip
     times = (100, 50, 400, 123456.4)
     report = text(*(measured(case, t) for case, t in zip(cases, times, strict=True)))
-    assert report.startswith("# CollBench version") and HEADER in report
+    assert report.startswith("# CollBench version") and HEADER in report and "One half" not in report
     assert "minBytes 4096 maxBytes 1048576 step: 256(factor) warmup iters: 100 iters: 20" in report
     assert "mean over iterations" in report and "graph: 0" in report
     assert [" ".join(row) for row in rows(report)] == [
@@ -55,7 +66,11 @@ def test_a_table():
 
 
 def test_missing_measurements_are_not_available():
-    (row,) = rows(text(measured(Case("broadcast", "gloo", 2, "float32", 4096, root=1), 100)))
+    (row,) = rows(half := text(measured(Case("broadcast", "gloo", 2, "float32", 4096, root=1), 100)))
+    assert (
+        "# One half is nan: skipped (report.md) or not asked for; placements [in, out], or one copied, fill both"
+        in half
+    )
     assert row == ["4096", "1024", "float", "none", "1", "nan", "nan", "nan", "N/A", "100.00", "0.04", "0.04", "0"]
     (row,) = rows(text(measured(Case("all_reduce", "gloo", 1, "float32", 4096), 100)))
     assert row[-4:] == ["100.00", "0.04", "0.00", "0"]  # as nccl-tests prints for a single rank
@@ -65,8 +80,56 @@ def test_wrong_and_failed_cases_have_no_numbers():
     case = Case("all_reduce", "nccl", 2, "float16", 4096, reduce_op="product")
     report = text(Samples(case, 1, 0.0, failure=Failure("wrong", 1, "element 3 is wrong")))
     assert rows(report) == [["4096", "2048", "half", "prod", "-1", *["nan"] * 3, "N/A", *["nan"] * 3, "1"]]
-    assert "# Out of bounds values : 1 FAILED" in report and ": element 3 is wrong" in report
+    assert "# Out of bounds values : 1 FAILED" in report
+    assert "# failed (wrong, rank 1; report.md says why): 4096 B in place" in report
     assert "Avg bus bandwidth" not in report
+
+
+def test_no_comment_is_a_row_or_a_node_for_clients():
+    """Comments may say anything else: how a number was measured, on which clock, and what failed."""
+    failure = Failure("lost", 1, "a rank on gloo was lost: float32 after 1 2 3 4 5 6 7 8")
+    for backend, more in (("gloo", {}), ("nccl", PIPELINED), ("nccl", {"metric": "graph", "depth": 20})):
+        for op in ("all_reduce", "all_gather", "all_to_all", "barrier"):
+            sized = OPERATIONS[op].sized
+            dtype, size = ("float32", 4096) if sized else ("bytes", 0)
+            case = Case(op, backend, 2, dtype, size, buffers="reused", **more)
+            document = text(measured(case, 100), Samples(case, 2, 0.0, failure=failure), launches=2)
+            found, nodes = read_as_clients_do(document)
+            assert (found, nodes) == (rows(document), set()) and len(found) == sized
+
+
+def gated(run, least: str | None):
+    """Return the last lines of a run's text, and its JSON, if NCCL_TESTS_MIN_BW was `least`."""
+    variables = {} if least is None else {"NCCL_TESTS_MIN_BW": least}
+    view = View(with_host := replace(run, environment=[{"host": {"variables": variables}}]), analyze(with_host))
+    document, content = nccl_tests.document(view), json.loads(nccl_files.nccl_tests_json(view))
+    (line,) = (line for line in document.splitlines() if line.startswith("# Avg bus bandwidth"))
+    return line.removeprefix("# Avg bus bandwidth    : "), content["average_bus_bandwidth"]
+
+
+def test_the_mean_bandwidth_is_one_value_without_copies_and_a_gate():
+    """nccl-tests copies nothing; it fails below 90 % of the limit (`run` in common.cu)."""
+    cases = [Case("all_reduce", "gloo", 2, "float32", 1000, placement=place) for place in ("in", "copied")]
+    run = invented_run([measured(case, us) for case, us in zip(cases, (10, 1000), strict=True)])
+    assert gated(run, None) == ("0.1", {"bandwidth": 0.1, "okay": "unchecked"})
+    assert gated(run, "0.111") == ("0.1 OK", {"bandwidth": 0.1, "okay": "true"})
+    assert gated(run, "0.112") == ("0.1 FAILED", {"bandwidth": 0.1, "okay": "false"})
+    assert gated(run, "fast")[1]["okay"] == "unchecked"
+    assert gated(invented_run([measured(cases[1], 1000)]), None)[0] == "0.001"  # nothing but copies
+    small = invented_run([measured(replace(cases[0], size_bytes=8), 320)])
+    assert gated(small, None) == ("0.000025", {"bandwidth": 2.5e-05, "okay": "unchecked"})
+
+
+def test_ranks_have_the_number_of_their_group():
+    case = Case("all_reduce", "gloo", 4, "float32", 4096, groups=Division("strided", 2))
+    ranks = [{"rank": rank, "hostname": "h"} for rank in range(4)]
+    launch = {"backend": "gloo", "world_size": 4, "ranks": ranks}
+    run = replace(invented_run([measured(case, 10)]), environment=[{"launches": [launch], "job": {"ranks": 4}}])
+    view = View(run, analyze(run))
+    lines = [line.split() for line in nccl_tests.document(view).splitlines() if line.startswith("#  Rank")]
+    config = json.loads(nccl_files.nccl_tests_json(view))["config"]
+    assert [line[4] for line in lines] == ["0", "1", "0", "1"]
+    assert [device["group"] for device in config["devices"]] == [0, 1, 0, 1]
 
 
 def test_one_table_for_each_operation_backend_world_size_and_metric():

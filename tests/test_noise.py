@@ -16,7 +16,7 @@ from bench.analyze.between_run import between_run_scatter, smallest_changes
 from bench.analyze.noise import entry_of
 from bench.analyze.sessions import machine_of_sessions
 from bench.config import models
-from bench.machine import host
+from bench.machine import environment, host
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
 from bench.planning import plan
@@ -43,6 +43,15 @@ def entry(number: int, level: float = 1e-3, launch: float = 0.1, machine: Machin
 def append_many(root, first: int) -> None:
     for number in range(first, first + 50):
         ledger.append(root, entry(number))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"cgroup_cpu_max": "30000 100000"}, {"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, {"hostname": "b"}]
+)
+def test_noise_of_unlike_conditions_is_not_one_history(changed):
+    other = machine_of_sessions([{"host": FACTS | changed}], SAMPLING)
+    assert not HERE.is_same(other)
+    assert HERE.is_same(machine_of_sessions([{"host": FACTS | {"boot_id": "boot 2", "python": "3.12"}}], SAMPLING))
 
 
 def test_two_runs_that_end_together_lose_no_line(tmp_path):
@@ -128,8 +137,11 @@ def test_the_smallest_change_shrinks_with_launches_but_not_below_between_run_sca
     assert smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2
 
 
-def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
+def test_planning_with_a_ledger_loads_no_large_package(tmp_path, monkeypatch):
     """`plan` answers in half a second: numpy and scipy would double the time."""
+    clean = {**os.environ}
+    monkeypatch.setattr(os, "environ", {**clean})
+    environment.prepare_process()
     (tmp_path / "results").mkdir()
     smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
     here = machine_of_sessions([{"host": host.facts()}], plan.expand(smoke, host.machine(), 1).settings.sampling)
@@ -137,7 +149,7 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
     code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        [sys.executable, "-c", code], cwd=tmp_path, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True,
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

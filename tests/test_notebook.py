@@ -5,9 +5,11 @@
 
 import ast
 import json
+import shutil
 
 import matplotlib.pyplot as plt
 
+from bench.notebook import load_run
 from conftest import ROOT
 
 NOTEBOOK = ROOT / "examples/notebook.ipynb"
@@ -28,3 +30,14 @@ def test_the_notebook_runs_and_has_the_outputs_that_it_gives(monkeypatch):
     assert len(names["slowest"].columns) == names["run"].summary.launches.max()
     assert sum("image/png" in output["data"] for cell in cells for output in cell["outputs"]) == 2
     plt.close("all")
+
+
+def test_a_run_without_a_result_has_the_columns(tmp_path):
+    for name in ("before", "training"):
+        path = shutil.copytree(ROOT / "docs/example" / name, tmp_path / name)
+        full = load_run(path)
+        (path / "samples.jsonl").write_bytes(b"")
+        run = load_run(path)
+        assert len(run.summary) == len(run.samples) == 0
+        assert set(full.summary.columns) <= set(run.summary.columns)
+        assert list(full.samples.columns) == list(run.samples.columns)

@@ -20,9 +20,9 @@ from tools import errors_page, notices_page
 
 SOURCES = sorted((ROOT / "bench").rglob("*.py"))
 # Set of kinds → the value that its notices get later than the other values.
-LATER = {"InitNotice": "only", "ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
-# Formats of values that may be missing: nothing is printed then.
-OPTIONAL = ("after ", "lead ")
+LATER = {"ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
+# Format of values that may be missing: nothing is printed then.
+OPTIONAL = ("after ",)
 
 
 def kinds() -> list[NoticeKind]:
@@ -129,6 +129,7 @@ def test_a_stored_notice_is_read_in_any_process():
 
 
 def test_values_that_a_file_lacks_are_an_error_of_one_line():
+    assert kinds()  # loads those of packages
     for wrong in (
         notice(SkipNotice.JOB_RANKS),
         notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),

@@ -16,7 +16,7 @@ from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case
 from bench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
 from bench.protocol import messages
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, Subgroup
+from bench.rank.collectives import COLLECTIVES, Subgroup
 from bench.report.notices import sentence
 from conftest import ROOT
 
@@ -73,17 +73,15 @@ def assert_right(launcher, cases: list[Case]) -> None:
         for rank, answer in enumerate(answers):
             assert (answer["after"] is not None) == answer["spoilt"], f"{key}: spoilt on rank {rank}: {answer}"
         # Every rank that receives data notices: all ranks, the root, every second rank, or none.
-        few = {"reduce": groups, "gather": groups, "gather_object": groups, "barrier": 0}
+        few = {"reduce": groups, "gather": groups, "barrier": 0}
         least = few.get(case.op, groups * (ranks_together(case) // 2) if case.op in PAIRS else case.world_size)
         assert sum(answer["spoilt"] for answer in answers) >= least, key
 
 
 def test_the_table_has_an_entry_for_each_operation():
     moved = {name for name in CALLS if OPERATIONS[name].typed}
-    objects = {name for name in CALLS if not OPERATIONS[name].typed and OPERATIONS[name].sized}
     assert set(COLLECTIVES) == moved
-    assert set(OBJECT_COLLECTIVES) == objects
-    assert set(CALLS) == moved | objects | {"barrier"}
+    assert set(CALLS) == moved | {"barrier"}
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

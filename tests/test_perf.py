@@ -1,6 +1,7 @@
 """The verb `perf` prints the columns of nccl-tests while it measures, and keeps a run like any other."""
 
 import json
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from bench.report.view import View
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import ROOT, invented_run, samples
+from test_nccl_tests import read_as_clients_do
 
 SHORT = ("-b", "1K", "-e", "16K", "-f", "4", "-g", "2", "--backend", "gloo", "--no-plots")
 SHORTER = (*SHORT, "--set", "sampling.seconds_per_case=0.02")
@@ -26,6 +28,40 @@ SHORTER = (*SHORT, "--set", "sampling.seconds_per_case=0.02")
 def table(text: str) -> list[str]:
     """Return the rows of nccl-tests' tables in the output."""
     return [line for line in text.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
+
+
+@pytest.mark.parametrize(
+    ("operation", "flags", "code"),
+    [
+        ("alltoall", ("-d", "float", "-J", "out.json"), 0),
+        ("reduce_scatter", ("-z", "3", "-I", "1", "-w", "1", "-N", "2", "-q", "3", "-c", "0"), 0),
+        ("all_reduce", ("-o", "max", "--set", "faults=[{do: corrupt, rank: 1, size: 4KiB}]"), 1),
+    ],
+)
+def test_stdout_has_only_rows_and_comments(warm, operation, flags, code):
+    done = warm("perf", operation, *SHORTER, *flags)
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line[:1] != "#"]
+    assert lines == table(done.stdout) and len(lines) == 3
+    rows, nodes = read_as_clients_do(done.stdout)
+    assert [row[0] for row in rows] == ["1024", "4096", "16384"]
+    assert [float(row[5]) > 0 for row in rows] == [True, code == 0, True]
+    assert nodes <= {platform.node()} and "Trust" in done.stderr and "report: " in done.stderr
+
+
+def test_a_mean_bandwidth_below_the_limit_fails(warm, monkeypatch):
+    """As in nccl-tests: exit 1, FAILED, and "okay": "false"."""
+    monkeypatch.setenv("NCCL_TESTS_MIN_BW", "1e6")
+    done = warm("perf", "all_reduce", *SHORTER, "-J", "out.json")
+    assert done.returncode == 1 and "the mean bus bandwidth is too low for NCCL_TESTS_MIN_BW" in done.stderr
+    (line,) = (line.split() for line in done.stdout.splitlines() if line.startswith("# Avg bus bandwidth"))
+    content = json.loads((warm.folder / "out.json").read_text())
+    assert content["average_bus_bandwidth"] == {"bandwidth": float(line[5]), "okay": "false"} and line[6] == "FAILED"
+    # One process has both ranks.
+    assert content["config"]["ngpus"] == 2 and "# nThread 1 nGpus 2 minBytes" in done.stdout
+    assert content["args"] == ["all_reduce_perf", *SHORTER, "-J", "out.json", "-a", "3"]
+    monkeypatch.setenv("NCCL_TESTS_MIN_BW", "1e-9")
+    assert warm("perf", "all_reduce", *SHORTER).returncode == 0
 
 
 @pytest.mark.slow
@@ -41,8 +77,7 @@ def test_perf_prints_the_rows_of_the_report_of_the_kept_run(warm):
     comments = [line for line in document.splitlines() if line.startswith("# ") and "iters:" not in line]
     assert table(done.stdout) == table(document) and set(comments) <= set(done.stdout.splitlines())
     assert (folder / "report.html").exists() and run.manifest["status"] == "complete"
-    after = done.stdout.partition("Avg bus bandwidth")[2]
-    assert "Trust" in after and "note: " in after and "│" not in done.stdout
+    assert "Trust" in done.stderr and "note: " in done.stderr and "│" not in done.stdout + done.stderr
 
 
 def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
@@ -77,7 +112,8 @@ def test_a_wrong_result_has_no_number_and_the_table_goes_on(warm):
     rows = [row.split() for row in table(done.stdout)]
     assert [row[9] == "nan" for row in rows] == [False, True, False]
     assert [row[12] for row in rows] == ["0", "1", "0"]
-    assert "# Out of bounds values : 2 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
+    assert "# Out of bounds values : 2 FAILED" in done.stdout
+    assert "# failed (wrong, rank 1; report.md says why): 4096 B in place" in done.stdout
 
 
 def test_without_the_backend_nothing_is_measured(warm):
@@ -105,7 +141,7 @@ def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
 def test_under_torchrun_rank_0_prints_the_table(cli):
     """Without -g there are as many ranks as processes, and the header names each rank."""
     command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "run_bench.py"), "perf", "broadcast"]
-    flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots"]
+    flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots", "-J", "out.json"]
     process = subprocess.run(
         [sys.executable, *command, *flags], cwd=cli.folder, env=cli.environment, capture_output=True, text=True
     )
@@ -114,6 +150,8 @@ def test_under_torchrun_rank_0_prints_the_table(cli):
     (session,) = json.loads((cli.runs()[0] / "environment.json").read_text())
     pids = [str(rank["pid"]) for rank in session["launches"][0]["ranks"]]
     devices = [line.split() for line in process.stdout.splitlines() if line.startswith("#  Rank")]
+    config = json.loads((cli.folder / "out.json").read_text())["config"]
+    assert config["ngpus"] == 1 and "# nThread 1 nGpus 1 minBytes" in process.stdout
     assert [words[2] for words in devices] == ["0", "1"] and [words[6] for words in devices] == pids
 
 

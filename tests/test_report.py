@@ -15,9 +15,10 @@ from markdown_it import MarkdownIt
 from matplotlib import rc_context
 from rich.console import Console
 
+from bench.analyze import trend
 from bench.analyze.analysis import analyze
-from bench.analyze.compare import compare
-from bench.analyze.summaries import summarize
+from bench.analyze.compare import compare, compare_runs
+from bench.analyze.summaries import headlines, summarize
 from bench.catalog.collectives import CALLS, OPERATIONS, usual
 from bench.catalog.registry import PACKAGES
 from bench.catalog.subgroups import rounds
@@ -240,6 +241,23 @@ def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
     schema = json.loads((ROOT / "docs" / "report-schema.json").read_text())
     assert misfits(document, schema, schema) == [] and document["cases"]
     assert bool(document["scenarios"]) == (name == "training")
+
+
+def test_the_json_of_comparisons_fits_the_schema_in_docs():
+    runs = [folders.read(ROOT / "docs" / "example" / name) for name in ("before", "after", "training")]
+    schema = json.loads((ROOT / "docs" / "comparison-schema.json").read_text())
+    verdict = json.loads(machine_format.comparison_json(compare_runs(*runs[:2])))
+    steps = json.loads(machine_format.comparison_json(compare_runs(runs[2], runs[2])))
+    trends = trend.trend([(run, headlines(run)) for run in [runs[0]] * 3], 0.05)
+    over_time = json.loads(machine_format.trend_json(trends, ["x", "y", "z"]))
+    for printed in (verdict, steps, over_time):
+        assert printed["schema"] == 1 and printed["cases"] and misfits(printed, schema, schema) == []
+        assert misfits({**printed, "schema": 2}, schema, schema)
+    assert (verdict["runs_before"], verdict["runs_after"]) == (["before"], ["after"])
+    assert steps["cases"][0]["exposed_before_s"] > 0
+    first = {name: value for name, value in verdict["cases"][0].items() if name != "p"}
+    broken = {**verdict, "cases": [{**first, "level": "high"}], "verdict": None, "extra": 1}
+    assert len(misfits(broken, schema["$defs"]["PublicComparison"], schema)) == 4
 
 
 OF_A_PACKAGE = Case(

@@ -7,7 +7,8 @@ from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.packages.interop import catalog as nccl_tests_names
-from bench.packages.interop.cli.flags import FLAGS, sizes_asked, translate
+from bench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
+from test_nccl_tests import read_as_clients_do
 
 # Values that differ from the defaults of the flags.
 VALUES = {
@@ -62,6 +63,7 @@ def test_each_flag_changes_the_settings_or_is_named(flag):
     with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
     changed = config(with_it, "reduce") != config(without, "reduce")
     comments = remarks(with_it, "reduce")
+    assert read_as_clients_do("\n".join(comments)) == ([], set())
     if flag.letter == "J":
         assert "# nccl-tests-json: written to x.json at the end" in comments
         return
@@ -77,6 +79,23 @@ def test_no_letter_and_no_name_is_taken_twice():
     assert len(set(letters)) == len(letters) and len(set(names)) == len(names)
     # getopt's string in common.cu of nccl-tests at e1dc979 (2026), without -h.
     assert set("tgbeifnmwNpIKcodrzyTGCaRxDVJSMu") <= set(letters)
+
+
+def test_a_factor_wins_over_a_step_as_in_nccl_tests():
+    """NVIDIA/cloudai always passes a step."""
+    for step in ("1M", "0", "3B"):  # never read, so never refused
+        flags = {"b": "1M", "e": "4M", "i": step, "f": "2"}
+        assert config(flags).size_list == [2**20, 2**21, 2**22] and "step: 2(factor)" in sizes_asked(flags)
+        assert [line for line in remarks(flags, "reduce") if "-i " in line] == [f"# -i {step}: ignored, -f is given"]
+    assert not any("-i" in line for line in remarks(flags | {"i": "1M", "f": "1"}, "reduce"))
+
+
+@pytest.mark.parametrize("flags", [{"X": "f"}, {"x": "f"}, {"J": "f"}])
+def test_rccl_tests_json_is_written_to_the_file_of_any_of_its_flags(flags):
+    """-X in rccl-tests of today, -x before."""
+    assert files_asked({"Z": "json", **flags}) == {"rccl-tests-json": "f"}
+    assert not any("ignored" in line for line in remarks({"Z": "json", **flags}, "reduce"))
+    assert files_asked({"Z": "json", "X": "f", "J": "g"}) == {"rccl-tests-json": "f", "nccl-tests-json": "g"}
 
 
 def test_letters_are_powers_of_1024_as_in_nccl_tests():
@@ -138,13 +157,56 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
 
 
 @pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        ({"SPLIT_MASK": "0x1"}, {"groups": ["strided:4"]}),
+        ({"SPLIT_MASK": "F", "SPLIT": "MOD 2"}, {"groups": ["contiguous:1"]}),
+        ({"SPLIT": "AND 0x1"}, {"groups": ["strided:4"]}),
+        ({"SPLIT": "%4"}, {"groups": ["strided:2"]}),
+        ({"SPLIT": "or 0b11"}, {"groups": ["contiguous:4"]}),
+        ({"SPLIT": "/2"}, {"groups": ["contiguous:2"]}),
+        ({"SPLIT": "& 2"}, {"groups": ["sets:0,1,4,5|2,3,6,7"]}),
+        ({"SPLIT": "DIV 8"}, {"groups": ["world"]}),
+        ({"SPLIT_MASK": "0x0", "MIN_BW": "1.5e2", "DEVICE": "0", "OF_NEXT_YEAR": "1"}, {"groups": ["world"]}),
+        ({"ALLTOALLV_SPREAD": "0.5"}, {"split_texts": ["distance:0.5"]}),
+        ({"ALLTOALLV_SPREAD": "0.0"}, {"split_texts": [""]}),
+        ({"ALLTOALLV_MATRIX_SCALE": "2"}, {"split_texts": ["distance:1"]}),
+    ],
+)
+def test_each_variable_of_nccl_tests_has_its_meaning_or_is_named(variables, settings):
+    """Groups: `run` in common.cu, which has a number for each of its processes."""
+    variables = {f"NCCL_TESTS_{name}": text for name, text in variables.items()}
+    text = translate("alltoallv_perf", {"g": "1"}, "gloo", 8, **variables, NCCL_DEBUG="INFO")
+    parsed = parse(text.encode(), "the flags")
+    assert {name: getattr(parsed, name) for name in settings} == settings
+    used = {"NCCL_TESTS_MIN_BW", "NCCL_TESTS_ALLTOALLV_SPREAD"}
+    if settings.get("groups", ["world"]) != ["world"]:
+        used |= {"NCCL_TESTS_SPLIT" if "NCCL_TESTS_SPLIT_MASK" not in variables else "NCCL_TESTS_SPLIT_MASK"}
+    ignored = {line.split("=")[0][2:] for line in text.splitlines() if "ignored: it changes nothing here" in line}
+    assert ignored == variables.keys() - used
+
+
+def test_all_ranks_of_a_process_are_in_one_group():
+    text = translate("reduce", {"g": "2"}, processes=4, NCCL_TESTS_SPLIT="MOD 2")
+    assert parse(text.encode(), "the flags").groups == ["sets:0,1,4,5|2,3,6,7"]
+    alone = translate("reduce", {"g": "8"}, NCCL_TESTS_SPLIT="MOD 2")
+    assert parse(alone.encode(), "the flags").groups == ["world"] and "# NCCL_TESTS_SPLIT=MOD 2: ignored" in alone
+
+
+@pytest.mark.parametrize(
     ("flags", "more", "parts"),
     [
         ({"d": "uint32"}, {}, ["-d uint32", "torch does not reduce it", "bfloat16"]),
         ({"b": "64M", "e": "32M"}, {}, ["-b 64M is larger than -e 32M"]),
-        ({"i": "1M", "f": "2"}, {}, ["-i 1M and -f 2"]),
+        ({"Z": "json"}, {}, ["-Z json: name the file, too: -X FILE"]),
         ({"g": "two"}, {}, ["-g two: write a whole number from 1 on"]),
         ({}, {"operation": "hypercube_perf"}, ["no such operation"]),
+        ({}, {"NCCL_TESTS_MIN_BW": "100GB"}, ["NCCL_TESTS_MIN_BW=100GB: write a number of GB/s"]),
+        ({}, {"NCCL_TESTS_SPLIT_MASK": "0xG"}, ["NCCL_TESTS_SPLIT_MASK=0xG: write 0x7"]),
+        ({}, {"NCCL_TESTS_SPLIT": "MOD 0x0"}, ["NCCL_TESTS_SPLIT=MOD 0x0: write AND 0x7"]),
+        ({}, {"NCCL_TESTS_SPLIT": "8"}, ["NCCL_TESTS_SPLIT=8: write AND 0x7"]),
+        ({}, {"operation": "alltoallv_perf", "NCCL_TESTS_ALLTOALLV_SPREAD": "1.5"}, ["a number from 0 to 1"]),
+        ({}, {"operation": "alltoallv_perf", "NCCL_TESTS_ALLTOALLV_MATRIX_FILE": "f"}, ["splits=[{matrix: FILE}]"]),
         ({}, {"operation": "allreduce"}, ["did you mean 'all_reduce'"]),
     ],
 )

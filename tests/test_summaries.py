@@ -214,6 +214,10 @@ def test_health_of_gpus_and_adapters_of_any_host_is_reported():
     assert "host b: GPU 3: hardware thermal slowdown in 2 of 4 launches" in text
     assert "host b: GPU 3: memory errors that were not corrected in 1 of 4 launches" in text
     assert "host a: port mlx5_0/1: symbol errors in 1 of 4 launches" in text
+    lossy, clean = ({"a": {"tcp": {"all": {"segments": 10_000, "segments_again": n}}}} for n in (500, 3))
+    sent_again = "host a: TCP: up to 5.0 % of the segments were sent again in 1 of 2 launches"
+    assert sent_again in with_sessions({"health": lossy}, {"health": clean})
+    assert "segments" not in with_sessions({"health": clean}, {"health": {"a": {"tcp": {"all": {"segments": 9}}}}})
     assert "GPU 4" not in text and "energy" not in text and "xmit" not in text
 
 

@@ -253,7 +253,7 @@ def gpu_tests(commands: Commands) -> Outcome:
 
 def waiting(commands: Commands) -> Outcome:
     """Check that operations that wait on the host have host times only, without delay before them."""
-    lines = ("world_sizes: [1]", "operations: [barrier, all_gather_object]", "sizes: [4KiB]")
+    lines = ("world_sizes: [1]", "operations: [barrier, new_group]", "sizes: [4KiB]")
     code, _, samples, _ = commands.measured("waiting", *lines)
     timed = [sample.timed for sample in samples if sample.timed is not None]
     unbound = all(sample.usage is not None and sample.usage.dispatch_bound is None for sample in samples)

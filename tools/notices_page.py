@@ -43,8 +43,6 @@ def _named(name: str | None, spec: str | None) -> str:
             return f"{shown} {counted(2, noun).partition(' ')[2]}"
         case "after", _, rest:
             return f"[{rest.partition('|')[0]}{shown}]"
-        case "lead", _, rest:
-            return f"[{rest} {shown}: ]"
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Write two JSON Schemas: of configurations, for completion of YAML in editors, and of `report --format json`.
+"""Write JSON Schemas: of configurations, for completion of YAML in editors, and of what --format json prints.
 
 `make docs` runs it.
 """
@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 from bench.config.models import Config
-from bench.report.machine_format import json_schema
+from bench.report.machine_format import COMPARISONS, json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = {
     "configs/schema.json": Config.model_json_schema,
     "docs/report-schema.json": json_schema,
+    "docs/comparison-schema.json": lambda: json_schema(COMPARISONS),
 }
 
 

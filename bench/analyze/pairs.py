@@ -311,6 +311,8 @@ def compare_sides(
     return Comparison(
         before=names[0],
         after=names[1],
+        runs_before=(a.name,),
+        runs_after=(b.name,),
         verdict=verdicts.gravest(shown.verdicts, shown.whole, each) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),

@@ -6,11 +6,14 @@ NCCL explains a change.
 """
 
 import dataclasses
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.analyze import comparability
+from bench.analyze.comparability import HARMLESS
 from bench.analyze.parts import parts
 from bench.model.facts import LaunchFacts, RankFacts, Session
 from bench.model.projection import grouped
@@ -22,22 +25,6 @@ Facts = dict[str, str]
 # Label of a host → its ranks.
 Hosts = dict[str, tuple[int, ...]]
 BackendAndSize = tuple[str, int]
-
-# Facts of a host that can explain a difference in numbers, by their path in environment.json.
-FACTS = (
-    "hostname",
-    "collbench",
-    "commit",
-    "python",
-    "packages.torch",
-    "kernel",
-    "boot_id",
-    "cpu.model",
-    "cpu.usable_cores",
-    "cpu.governor",
-    "memory_bytes",
-    "cgroup_cpu_max",
-)
 
 # Prefix of the names of all virtual GPUs, for every rule.
 VIRTUAL = "Virtual GPU"
@@ -94,21 +81,10 @@ def facts_of(run: Run) -> Facts:
 
 def session_facts(sessions: list[Session]) -> Facts:
     """Return machine, software and environment variables of a measured run; each variable is a separate fact."""
-    hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
-    gpus = [host.get("gpus", []) for host in hosts]
-    facts = {path: distinct(_dig(host, path) for host in hosts) for path in FACTS}
-    facts["launcher"] = distinct(session.get("job", {}).get("launcher", "none") for session in sessions)
-    facts["gpus"] = distinct(_counted(gpu.get("name") for gpu in host_gpus) for host_gpus in gpus)
-    facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in host_gpus) for host_gpus in gpus)
-    facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
-    facts["devices"] = distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))
-    if torch_of_ranks := rank_facts(sessions, lambda rank: rank.get("torch")):  # `ab` with another interpreter
-        facts["packages.torch"] = distinct(torch_of_ranks)
-    facts["nccl"] = distinct(rank_facts(sessions, lambda rank: rank.get("nccl")))
-    facts["mpi"] = distinct(rank_facts(sessions, lambda rank: rank.get("mpi")))
-    for name in sorted({name for host in hosts for name in host.get("variables", {})}):
-        facts[name] = distinct(host.get("variables", {}).get(name, "-") for host in hosts)
-    return facts
+    recorded = [comparability.facts_of_session(session) for session in sessions]
+    paths = [path for path in dict.fromkeys(itertools.chain(*recorded)) if comparability.group_of(path) is not HARMLESS]
+    facts = {comparability.named(path): distinct(values.get(path) for values in recorded) for path in paths}
+    return facts | {"devices": distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))}
 
 
 def rank_facts(sessions: Iterable[Session], fact: Callable[[RankFacts], Any]) -> list[Any]:
@@ -120,17 +96,6 @@ def distinct(values: Iterable[Any]) -> str:
     """Return the distinct values over sessions or ranks, joined by slashes; usually one value."""
     texts = sorted({str(value) for value in values if value is not None})
     return " / ".join(texts) or NOT_AVAILABLE
-
-
-def _counted(values: Iterable[Any]) -> str:
-    counts = Counter(str(value) for value in values if value)
-    return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "none"
-
-
-def _dig(facts: Any, path: str) -> Any:
-    for key in path.split("."):
-        facts = facts.get(key, NOT_AVAILABLE) if isinstance(facts, dict) else NOT_AVAILABLE
-    return facts
 
 
 # ── the machine ──────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +121,8 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
         "launcher",
     )
     sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
-    return MachineIdentity(*[*(facts[name] for name in names), sampling_text])
+    fingerprint = comparability.fingerprint(sessions)
+    return MachineIdentity(*[*(facts.get(name, NOT_AVAILABLE) for name in names), sampling_text, fingerprint])
 
 
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────

@@ -57,8 +57,6 @@ class Backend:
 _FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
 _COMPLEX = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "complex")
 _BITWISE = frozenset({"band", "bor", "bxor"})
-_OBJECTS = [name for name in OPERATIONS if name.endswith("_object")]
-_OBJECT_NOTE = "a pickled object: its size is sent ahead in a call of its own, and padded to the largest"
 _SLICE = "gloo has no reduce-scatter of its own: it reduces everything on every rank and keeps a part"
 _WHOLE_RING = "always a ring, in segments of at most 1 MiB: latency grows with the number of ranks"
 
@@ -82,7 +80,6 @@ BACKENDS = {
                 "reduce": "a ring reduce-scatter, then a gather to the root",
                 "broadcast": "a binomial tree",
                 "barrier": "a dissemination barrier",
-                **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
             },
             loop_thread="gloo_tcp_loop",
             since={"all_to_all_list": (2, 12)},
@@ -108,7 +105,6 @@ BACKENDS = {
             implementation_notes={
                 "gather": "made of sends and receives",
                 "scatter": "made of sends and receives",
-                **dict.fromkeys(_OBJECTS, f"{_OBJECT_NOTE}, by way of the GPU"),
             },
         ),
         # Rates: Open MPI over shared memory on a 2-core virtual machine. Data that is only copied is sent as words of
@@ -128,7 +124,6 @@ BACKENDS = {
                 "reduce_scatter_list": "MPI_Reduce_scatter from one buffer",
                 "all_to_all_list": "MPI_Alltoallv between two buffers",
                 **dict.fromkeys(("sendrecv_pair", "sendrecv_ring", "pairwise"), "MPI_Sendrecv"),
-                **dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
             },
             polls=True,
             most_elements=2**31 - 1,  # MPI-3 counts elements in an int; Open MPI 5 has no calls with larger counts

@@ -118,23 +118,6 @@ OPERATIONS: dict[str, Operation] = {
             "new_group", "nothing: a further process group is made", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi=SkipNotice.OF_TORCH,
         ),
-        # The pickled object is a few bytes larger than the size, and its length is sent before it.
-        Operation(
-            "all_gather_object", f"{ALL_SHARES}, as a Python object",
-            _others, NOTHING, _ranks, calls=SYNC, typed=False,
-        ),
-        Operation(
-            "gather_object", f"{ALL_SHARES}, as a Python object, and the root receives all",
-            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
-        ),
-        Operation(
-            "broadcast_object", "bytes of one Python object that the root sends to every rank",
-            buffers=NOTHING, rooted=True, calls=SYNC, typed=False,
-        ),
-        Operation(
-            "scatter_object", "bytes of the root's Python objects, of which each rank receives one",
-            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
-        ),
         *(operation for package in PACKAGES if package.operations for operation in package.operations.value),
     )
 }  # fmt: skip

@@ -62,7 +62,7 @@ DTYPES = {
 }
 # Reduce ops that add.
 _SUMS = frozenset({"sum", "avg", "premul_sum"})
-# Dtype of operations that move Python objects or no data. It is not an element type; no configuration may name it.
+# Dtype of operations that move no data. It is not an element type; no configuration may name it.
 BYTES = Dtype("bytes", 1, 0, "unsigned")
 
 _REAL: frozenset[Kind] = frozenset({"float", "integer", "unsigned", "bool"})

@@ -39,7 +39,7 @@ class Operation:
     copied: str = ""
     # "sync", and "async" if torch has an asynchronous call.
     calls: tuple[str, ...] = ("sync", "async")
-    # `typed`: False for Python objects, and if no data is moved. `sized`: False if no data is moved.
+    # `typed`: False if no data is moved, or data of no dtype. `sized`: False if no data is moved.
     typed: bool = True
     sized: bool = True
     # Smallest number of ranks that it needs.
@@ -80,7 +80,7 @@ class Operation:
 
     @property
     def pooled(self) -> bool:
-        """Return whether its calls use the buffers of a pool; not for Python objects, nor if no data is moved."""
+        """Return whether its calls use the buffers of a pool; not if no data is moved."""
         return self.typed and self.sized
 
     def has(self, option: Option) -> bool:

@@ -9,7 +9,7 @@ round, such that each pair occurs once. Does not import torch.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.model.divisions import WORLD, Division
@@ -59,6 +59,15 @@ def check(text: str) -> str:
 def of_sets(groups: Iterable[Iterable[int]]) -> Division:
     """Return a division into exactly these groups, each sorted by rank, because torch sorts them, too."""
     return Division("sets", sets=tuple(tuple(sorted(members)) for members in groups))
+
+
+def of_colours(colours: Sequence[int]) -> Division:
+    """Return the division into groups of ranks with equal colours. colours: the colour of each rank."""
+    groups = tuple(
+        tuple(rank for rank, own in enumerate(colours) if own == colour) for colour in dict.fromkeys(colours)
+    )
+    named = (WORLD, *(Division(kind, len(groups[0])) for kind in ("contiguous", "strided")))
+    return next((known for known in named if divide(known, len(colours)).groups == groups), of_sets(groups))
 
 
 def group_size(division: Division, world_size: int) -> int:

@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from bench import __version__
 from bench.catalog.package import Verb
 from bench.catalog.registry import PACKAGES
-from bench.cli.terminal import error_text, say
+from bench.cli.terminal import error_text, open_streams, say
 from bench.config import names
 from bench.machine import environment
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
@@ -136,22 +136,24 @@ def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
+    open_streams()
     try:
         # With standalone_mode=False, exit codes are returned, including the code for Ctrl-C during parsing.
         app, given = _app(named), list(arguments)
         return int(app(given or ["--help"], prog_name=NAME, obj=given, standalone_mode=False))
     except typer.TyperException as error:
-        say(f"error: {_usage(error)}", err=True)
+        say(f"error: {_usage(error, named)}", err=True)
         return BenchError.exit_code
 
 
-def _usage(error: Any) -> str:
-    """Format a usage error as one line, with the verbs that are allowed or a pointer to --help."""
+def _usage(error: Any, named: str | None) -> str:
+    """Format a usage error as one line, with the verbs that are allowed or a pointer to --help. named: the verb."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if unknown := re.match("No such command '(.*?)'", text):
         return f"{unknown[1]}: no such verb{names.allowed(unknown[1], [*VERBS])}"
     text = text.replace("Value error, ", "").replace("Input should", "it should")
-    return f"{text[0].lower()}{text[1:]} (see: {error.ctx.command_path if error.ctx else NAME} --help)"
+    command = error.ctx.command_path if error.ctx else " ".join(filter(None, [NAME, named]))
+    return f"{text[0].lower()}{text[1:]} (see: {command} --help)"
 
 
 def _app(named: str | None) -> typer.Typer:

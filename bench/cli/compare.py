@@ -11,11 +11,14 @@ from bench.cli.comparison import (
     IfUndecided,
     Undecided,
     compare_runs,
+    compare_sides,
     exiting,
     print_as,
     print_comparison,
+    run_of_sides,
     share,
 )
+from bench.cli.output import folder_name, optional
 from bench.cli.terminal import say
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -42,7 +45,7 @@ Across = Annotated[
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Two runs (or A1,A2 B1,B2), more, or one with --across.", metavar="BEFORE AFTER"),
+        typer.Argument(help="Two runs (or A1,A2 B1,B2), more, one of ab, one with --across.", metavar="BEFORE AFTER"),
     ] = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
@@ -56,6 +59,8 @@ def compare(
     """Give a verdict on each case of two runs; on exposed communication, too, if the case also computes.
 
     Several runs on a side, separated by commas, show the between-run variance.
+
+    A run of `ab`, alone or by its sides RUN:a RUN:b: in pairs, as `ab` and `report` do.
 
     Three runs or more: find the run since which each case has taken another time.
 
@@ -72,21 +77,27 @@ def compare(
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
         raise ConfigError("name the two runs BEFORE and AFTER, or one run with --across backend=gloo,mpi")
+    if len(runs) > 2:
+        if pairwise:
+            raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
+        return _trend(runs, format, smallest)
+    sides = [[folders.find(RESULTS, name) for name in side.split(",")] for side in runs]
+    if (path := run_of_sides([path for side in sides for path in side])) is not None:
+        swapped = len(runs) == 2 and sides[0][0].name == folders.SIDES[1]
+        refused = pairwise + ["--min-change"] * (min_change != DEFAULT_MIN_CHANGE) + [runs[0]] * swapped
+        if refused:
+            raise ConfigError(f"{refused[0]}: sides of {path.name} are compared as ab was asked to: B with A, in pairs")
+        return print_comparison(exiting(compare_sides(path), undecided), path.name, format)
     if len(runs) == 1:
         raise ConfigError(
             f"compare {runs[0]} has nothing to be compared with: name BEFORE and AFTER "
             "(a table: collbench check TABLE RUN)"
         )
-    if len(runs) == 2:
-        before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
-        if len({*before, *after}) < len(before) + len(after) > 2:
-            raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
-        result = compare_runs(before, after, smallest, floor, across)
-        result = exiting(result, undecided)
-        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
-    if pairwise:
-        raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
-    return _trend(runs, format, smallest)
+    before, after = sides
+    if len({*before, *after}) < len(before) + len(after) > 2:
+        raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
+    result = exiting(compare_runs(before, after, smallest, floor, across), undecided)
+    return print_comparison(result, f"{result.before}-vs-{result.after}", format)
 
 
 def _within(
@@ -107,10 +118,9 @@ def _within(
         )
     result = compare_runs([path], [path], min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
-    folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
     return print_comparison(
         replace(result, before=before, after=after, values=(sides[0], sides[1]), fail_on=(), undecided_exits=False),
-        folder,
+        f"{result.before}-{'-vs-'.join(sides)}",
         format,
     )
 
@@ -140,7 +150,9 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+        with optional("pictures"):
+            from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-        say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+            folder = PLOTS / folder_name(f"{names[0]}-to-{names[-1]}")
+            say(f"\n{pictures.draw_trend(trends, names, folder)}")
     return 0

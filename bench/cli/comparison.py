@@ -98,6 +98,14 @@ def _check_one_machine(side: Sequence[Run]) -> None:
                 raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 
 
+def run_of_sides(paths: Sequence[Path]) -> Path | None:
+    """Return the folder of a run of two sides if it is named, alone or by both sides; None otherwise."""
+    places = {path.resolve() for path in paths}
+    path = paths[0].resolve() if len(paths) == 1 else paths[0].resolve().parent
+    named = places in ({path}, {path / side for side in folders.SIDES})
+    return path if named and folders.RunFolder(path).has_sides else None
+
+
 def compare_sides(path: Path) -> Comparison:
     """Compare the two sides of a run, as far as they have been measured."""
     from bench.analyze import pairs  # deferred import: loads numpy and scipy
@@ -129,25 +137,25 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
         folders.REPORT: markdown.written(comparison.document(result)),
         folders.SUMMARY: machine_format.comparison_csv(result),
     }
-    folder = output.documents_at(path)
-    folders.make_folder(folder)
-    for name, content in written.items():
-        folders.write(folder / name, content)
-    if not quiet:
-        say("\n" + "\n".join(str(folder / name) for name in written))
-    if plots:
-        picture = _draw(result, PLOTS / path.resolve().name)
-        if picture is not None and not quiet:
-            say(picture)
+    folder = output.documents_at(path, path.resolve().name)
+    with output.optional("report"):
+        folders.make_folder(folder)
+        for name, content in written.items():
+            folders.write(folder / name, content)
+        if not quiet:
+            say("\n" + "\n".join(str(folder / name) for name in written))
+    picture = _draw(result, path.resolve().name) if plots else None
+    if picture is not None and not quiet:
+        say(picture)
     return result
 
 
 def print_comparison(
     result: Comparison,
-    folder: Path,
+    name: str,
     format: ComparisonFormat | None,  # noqa: A002
 ) -> int:
-    """Print a comparison; without a format also draw it. Returns the exit code. folder: the folder of the picture."""
+    """Print a comparison; without a format also draw it. Returns the exit code. name: of the picture's folder."""
     from bench.report import comparison, junit, machine_format
 
     writers = {
@@ -160,7 +168,7 @@ def print_comparison(
         show(comparison.terminal(result))
     else:
         print_as(format, lambda: comparison.document(result), writers)
-    picture = _draw(result, folder) if format is None else None
+    picture = _draw(result, name) if format is None else None
     if picture is not None:
         say(f"\n{picture}")
     return exit_code(result)
@@ -187,8 +195,10 @@ def print_as(
         say(writers[format]().rstrip("\n"))
 
 
-def _draw(result: Comparison, folder: Path) -> Path | None:
-    """Draw a comparison, if it has a case. Returns the path of the picture."""
-    from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+def _draw(result: Comparison, name: str) -> Path | None:
+    """Draw a comparison, if it has a case. Returns the path of the picture, if there is one."""
+    with output.optional("pictures"):
+        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-    return pictures.draw_comparison(result, folder)
+        return pictures.draw_comparison(result, PLOTS / output.folder_name(name))
+    return None

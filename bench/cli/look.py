@@ -88,7 +88,7 @@ def report(
         if format is None:
             conclude_sides(path, plots)
         elif format in {*ComparisonFormat}:
-            print_comparison(compare_sides(path), path, ComparisonFormat(format))
+            print_comparison(compare_sides(path), path.name, ComparisonFormat(format))
         else:
             raise BenchError(f"report --format {format}: the run has two sides; name one of them: {path.name}:a")
         return

@@ -29,6 +29,7 @@ from bench.model.facts import Measurements, RankFacts, Session
 from bench.model.records import Case, Json, Launch, Plan, Run, Samples
 from bench.planning import plan as planning
 from bench.report import wording
+from bench.report.notices import sentence
 from bench.store import folders, ledger
 from bench.store.encoding import SampleLine
 from bench.store.folders import Journal
@@ -63,8 +64,8 @@ class Watch(Protocol):
     def sampled(self, samples: Samples) -> None:
         """Receive the samples of a case that was measured in a launch."""
 
-    def concluded(self, view: "View") -> None:
-        """Receive the view of the run when the run has ended."""
+    def concluded(self, view: "View") -> list[str]:
+        """Receive the view of the run when the run has ended; return a sentence on each thing that failed."""
 
 
 def source(config: Path) -> ConfigSource:
@@ -153,14 +154,14 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
 
     run = folders.read(path)
     analysis = analyzed(run)
+    problems = document.problems(run)
     if watch is not None:
-        watch.concluded(View(run, analysis))
-        say()
+        problems += watch.concluded(View(run, analysis))
+        say(err=True)
     conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output
         ledger.append(RESULTS, entry)
-    problems = document.problems(run)
     for problem in problems:
         say(problem, err=True)
     return 1 if problems else 0
@@ -330,7 +331,7 @@ def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, ba
     if blocking:
         raise StoreError(wording.refused_resume(path, recorded[-1], blocking))
     for difference in different:
-        say(f"note: {wording.changed_fact(difference)}", err=True)
+        say(f"note: {sentence(difference.notice)}", err=True)
 
 
 @contextlib.contextmanager

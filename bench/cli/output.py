@@ -4,18 +4,43 @@ Documents go into the folder of the run, pictures below plots/.
 Documents of a run outside results/ go with its pictures.
 """
 
+import contextlib
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
-from bench.model.errors import StoreError
+from bench.model.errors import BenchError, StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
 from bench.report.view import View
 from bench.store import folders
+
+# Longest name of a folder, in bytes. File systems allow 255, some that encrypt names allow 143.
+LONGEST_NAME = 140
+# Characters that some file systems, or services that store artefacts, refuse in the name of a folder; and spaces.
+REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
+
+
+def folder_name(text: str) -> str:
+    """Return a text as the name of a folder, cut if it is too long."""
+    return REFUSED.sub("-", text).encode(errors="ignore")[:LONGEST_NAME].decode(errors="ignore")
+
+
+@contextlib.contextmanager
+def optional(part: str) -> Iterator[None]:
+    """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of stdout has left
+        raise
+    except Exception as error:
+        reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        say(f"note: no {part}: {reason}", err=True)
 
 
 def analyzed(run: Run) -> Analysis:
@@ -25,13 +50,13 @@ def analyzed(run: Run) -> Analysis:
     return analyze(run)
 
 
-def documents_at(path: Path) -> Path:
+def documents_at(path: Path, name: str) -> Path:
     """Return the folder for documents of the run in `path`: its own folder if it is in results/ here and writable.
 
-    Other runs may be in version control, or belong to somebody else: their documents go to the folder of pictures.
+    Other runs may be in version control, or belong to somebody else: their documents go to `name`, with the pictures.
     """
     ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
-    return path if ours else PLOTS / path.resolve().name
+    return path if ours else PLOTS / name
 
 
 def conclude(
@@ -45,7 +70,8 @@ def conclude(
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
-    show_tables: False if the tables were printed already. For the other parameters see `write_report`.
+    show_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
+    other parameters see `write_report`.
     Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
     """
     from bench.report import document  # deferred import: loads the writers of tables
@@ -63,7 +89,7 @@ def conclude(
         where = " · pictures: ".join([f"report: {page}", *pictures])
     except StoreError as error:
         failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
-    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet)
+    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet, err=not show_tables)
     if failure is not None:
         raise failure
 
@@ -78,11 +104,10 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
 
     run = view.run
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
-    # The name of a side contains a colon, which some file systems do not allow in the name of a folder.
-    name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
+    name = folder_name(run.name) if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
     pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
-    folder = output or (run.path if chosen else documents_at(run.path))
+    folder = output or (run.path if chosen else documents_at(run.path, name))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)
     for file_name, content in written.items():

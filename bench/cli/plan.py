@@ -19,7 +19,7 @@ from bench.cli.terminal import say
 from bench.config import models as configuration
 from bench.config import names
 from bench.config.models import Config
-from bench.machine import host
+from bench.machine import environment, host
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Machine
 from bench.planning import plan as planning
@@ -61,6 +61,7 @@ def plan(
     expanded = planning.expand(settings, machine, seed, kept_of(settings))
     show(planned.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
+        environment.prepare_process()  # the ledger's entries have the variables of ranks
         here = machine_of_sessions(facts.environment_of([{"host": host.facts()}]), expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))

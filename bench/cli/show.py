@@ -9,9 +9,9 @@ from bench.report.blocks import Block
 from bench.report.screen import fitted, plain
 
 
-def show(blocks: Sequence[Block], quiet: bool = False) -> None:
-    """Print blocks for people, not for programs. quiet: print only the first line of the first block, a text."""
-    say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
+def show(blocks: Sequence[Block], quiet: bool = False, err: bool = False) -> None:
+    """Print blocks for people, not for programs. quiet: the first line of the first block, a text. err: to stderr."""
+    say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()), err)
 
 
 def show_hanging(first: str, text: str) -> None:

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,7 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import psutil
 
@@ -127,6 +128,16 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     stops = any(plan.settings.sampling.relative_error is not None for plan in plans)
     modules = [module for name in operations for module in OPERATIONS[name].rank_modules]
     return (*modules, *(("scipy.special",) if stops else ()))
+
+
+@contextlib.contextmanager
+def _without_program() -> Iterator[None]:
+    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank."""
+    program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 class Launcher:
@@ -299,7 +310,7 @@ class Launcher:
                 variables=dict(variables),
             )
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
-            with _EndingIfStuck(server) as watch:
+            with _EndingIfStuck(server) as watch, _without_program():
                 process.start()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started

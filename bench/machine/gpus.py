@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.machine import network
 from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import NOT_AVAILABLE, Json
 
@@ -193,6 +194,7 @@ def free_bytes(handle: Any) -> int | None:
 
 # ── changes of GPUs and network adapters during a launch ─────────────────────────────────────────
 Counters = dict[str, int]
+_Readings = tuple[list[Counters], dict[str, Counters], Counters]
 
 
 class HealthMeter:
@@ -206,7 +208,7 @@ class HealthMeter:
         self._handles, self._infiniband = handles, infiniband
         self._worst: list[Counters] = [{} for _ in handles]
         self._over = threading.Event()
-        self._after: tuple[list[Counters], dict[str, Counters]] | None = None  # None until ranks have ended
+        self._after: _Readings | None = None  # None until ranks have ended
 
     def __enter__(self) -> "HealthMeter":
         self._before = self._counted()
@@ -234,7 +236,9 @@ class HealthMeter:
         }
         changed = {port: _changes(before, self._after[1].get(port, {})) for port, before in self._before[1].items()}
         ports = {port: changes for port, changes in changed.items() if changes}
-        return {name: value for name, value in (("gpus", gpus), ("infiniband", ports)) if value}
+        tcp = _changes(self._before[2], self._after[2])
+        parts = {"gpus": gpus, "infiniband": ports, "tcp": {"all": tcp} if "segments_again" in tcp else {}}
+        return {name: value for name, value in parts.items() if value}
 
     def _look(self) -> None:
         """Keep the lowest clock, the highest temperature and power, and every reason for low clocks."""
@@ -248,8 +252,8 @@ class HealthMeter:
                 if isinstance(reasons, int) and reasons & ~HARMLESS_REASONS:
                     worst["throttle_reasons"] = worst.get("throttle_reasons", 0) | reasons & ~HARMLESS_REASONS
 
-    def _counted(self) -> tuple[list[Counters], dict[str, Counters]]:
-        """Return the counters of each GPU since its start, and of each port, by names such as `mlx5_0/1`."""
+    def _counted(self) -> "_Readings":
+        """Return the counters of each GPU since its start, of each port by names such as `mlx5_0/1`, and of TCP."""
         ports: dict[str, Counters] = {}
         for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
             port = ports[f"{counters.parents[2].name}/{counters.parent.name}"] = {}
@@ -258,7 +262,7 @@ class HealthMeter:
                     port[name] = int((counters / name).read_text())
                 except (OSError, ValueError):
                     continue
-        return [_counters(handle) for handle in self._handles], ports
+        return [_counters(handle) for handle in self._handles], ports, network.tcp_counters()
 
 
 def merged(records: Sequence[Mapping[str, Json]]) -> Json:

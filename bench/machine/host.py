@@ -5,6 +5,7 @@ metadata, GPUs from NVML. A value that cannot be read is "not available", never 
 """
 
 import functools
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -194,7 +195,9 @@ def facts() -> Json:
         "torch": torch_build() or NOT_AVAILABLE,
         "kernel": platform.release(),
         "system": platform.system(),
+        "machine_id": _machine_id(),
         "boot_id": boot(),
+        "booted_s": psutil.boot_time(),
         "time_namespace": _link("/proc/self/ns/time"),
         "cpu": {
             "model": model[1] if model else platform.processor() or platform.machine(),
@@ -225,6 +228,7 @@ def _interfaces() -> list[Json]:
             "mtu": stats.mtu,
             "speed_mbit": stats.speed or NOT_AVAILABLE,
             "loopback": any(address.address == network.LOOPBACK for address in addresses.get(name, [])),
+            "networks": " ".join(sorted(network.networks(addresses.get(name, [])))),
             "congestion_control": _text("/proc/sys/net/ipv4/tcp_congestion_control"),
         }
         for name, stats in facts.items()
@@ -249,6 +253,7 @@ def state() -> Json:
     """Return values that change during a run: read them before and after."""
     times = psutil.cpu_times()
     return {
+        "unix_s": time.time(),
         "load": list(os.getloadavg()),
         "memory_available_bytes": available_memory_bytes(),
         "steal_s": getattr(times, "steal", NOT_AVAILABLE),
@@ -280,6 +285,12 @@ def nccl_package() -> str:
 def boot() -> str:
     """Return the boot id of the kernel: the same text in all processes of one machine, containers included."""
     return _text("/proc/sys/kernel/random/boot_id")
+
+
+def _machine_id() -> str:
+    """Return a hash of the id that the installation of the system has; not available in most containers."""
+    own = _text("/etc/machine-id")
+    return NOT_AVAILABLE if own in {"", NOT_AVAILABLE} else hashlib.sha256(f"collbench {own}".encode()).hexdigest()[:16]
 
 
 def clock() -> str:

@@ -8,7 +8,9 @@ import ipaddress
 import os
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,6 +31,18 @@ def interface_of(address: str) -> str | None:
         if any(own.address.partition("%")[0] == address for own in addresses):
             return name
     return None
+
+
+def networks(addresses: Iterable[Any]) -> set[str]:
+    """Return the networks of an interface, such as `10.0.0.0/24`, from psutil's addresses; without link-local ones."""
+    found = set()
+    for address in addresses:
+        if address.family in {socket.AF_INET, socket.AF_INET6} and address.netmask:
+            bits = int(ipaddress.ip_address(address.netmask)).bit_count()
+            own = ipaddress.ip_interface(f"{address.address.partition('%')[0]}/{bits}")
+            if not own.is_link_local:
+                found.add(str(own.network))
+    return found
 
 
 def is_interface(name: str) -> bool:
@@ -90,6 +104,17 @@ def interface_towards(address: str) -> str | None:
     """Return the interface that leads to `address`, which may be an address of this host; None without a route."""
     own = own_address_towards(address)
     return interface_of(own) if own else None
+
+
+def tcp_counters() -> dict[str, int]:
+    """Return the TCP segments that this network namespace has sent, and sent again; empty if it does not count them."""
+    try:
+        text = Path("/proc/net/snmp").read_text()
+    except OSError:  # not Linux, or hidden
+        return {}
+    names, counts = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+    named = dict(zip(names, map(int, counts), strict=True))
+    return {"segments": named["OutSegs"], "segments_again": named["RetransSegs"]}
 
 
 def namespace() -> str:

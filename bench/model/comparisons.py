@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.model.conclusions import Interval
-from bench.model.notices import Notice
+from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import Case, Ending
 
 # Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
@@ -140,6 +140,9 @@ class Comparison:
     verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
+    # Names of the runs of each side.
+    runs_before: tuple[str, ...] = ()
+    runs_after: tuple[str, ...] = ()
     differences: tuple[tuple[str, str, str], ...] = ()
     only_before: tuple[Unpaired, ...] = ()
     only_after: tuple[Unpaired, ...] = ()
@@ -223,37 +226,18 @@ class Trend:
 
 
 # ── sessions of one run ─────────────────────────────────────────────────────────────────────────
-class SessionFact(StrEnum):
-    """A fact in which two sessions can differ. Its value is the name of the fact for the reader."""
-
-    LAUNCHER = "launcher"
-    RANKS = "ranks of the job"
-    HOSTS = "hosts"
-    PLACEMENT = "ranks on each host"
-    CPU = "CPU"
-    CORES = "usable cores"
-    GPUS = "GPUs"
-    TORCH = "torch"
-    NCCL = "NCCL"
-    MPI = "MPI"
-    KERNEL = "kernel"
-    SUITE = "CollBench"
-    VARIABLES = "environment variables"
-
-
-NOTED = frozenset({SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES})
-BLOCKING = frozenset(SessionFact) - NOTED
-
-
 @dataclass(frozen=True, slots=True)
 class SessionDifference:
     """A fact in which two sessions differ."""
 
-    fact: SessionFact
+    # Name of the fact for the reader.
+    fact: str
     recorded: str
     here: str
+    # True if the difference makes times incomparable.
+    blocking: bool
 
     @property
-    def blocking(self) -> bool:
-        """Return whether the difference makes times incomparable."""
-        return self.fact in BLOCKING
+    def notice(self) -> Notice:
+        """Return the notice for the report of a run with both sessions."""
+        return notice(RunNotice.SESSION_CHANGED, fact=self.fact, recorded=self.recorded, here=self.here)

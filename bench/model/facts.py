@@ -24,6 +24,7 @@ Clocks = Annotated[list[Annotated[list[Clock], MinLen(1)]], MinLen(2), MaxLen(2)
 class Snapshot(TypedDict, total=False):
     """The state of a host at one moment."""
 
+    unix_s: float
     load: Annotated[list[float], MinLen(1)]
     gpus: list[Facts] | None
 
@@ -57,13 +58,18 @@ class HostFacts(TypedDict, total=False):
     commit: Fact
     python: Fact
     kernel: Fact
+    # A hash of the machine's id, which systemd keeps secret.
+    machine_id: Fact
     boot_id: Fact
+    # Unix time of the boot.
+    booted_s: float
     nccl: Fact
     packages: Facts
     cpu: Cpu
     memory_bytes: Whole
     cgroup_cpu_max: str
     gpus: list[GpuFacts]
+    network: list[Facts]
     infiniband: list[Facts]
     variables: dict[str, str]
     # In a job, the cores on which any rank of the job on this host may run.
@@ -92,10 +98,12 @@ class RankFacts(TypedDict, total=False):
 
 
 class Health(TypedDict, total=False):
-    """The counters of GPUs and InfiniBand ports during a launch: name → counter → value."""
+    """The counters of GPUs, InfiniBand ports and TCP during a launch: name → counter → value."""
 
     gpus: dict[str, dict[str, Whole]]
     infiniband: dict[str, dict[str, Whole]]
+    # TCP of the network namespace, under "all"; only for launches in which segments were sent again.
+    tcp: dict[str, dict[str, Whole]]
 
 
 class LaunchFacts(TypedDict, total=False):

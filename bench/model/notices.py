@@ -50,6 +50,7 @@ class RunNotice(NoticeKind):
     FEW_LAUNCHES = "few-launches"
     WIDE_INTERVALS = "wide-intervals"
     SESSIONS = "sessions"
+    SESSION_CHANGED = "session-changed"
     POLLING = "polling"
     CROWDED = "crowded"
     IN_CACHE = "in-cache"
@@ -260,6 +261,7 @@ class DeviceEventNotice(NoticeKind):
     LINK_RECOVERED = "link-recovered"
     DAMAGED_PACKETS = "damaged-packets"
     DISCARDED_PACKETS = "discarded-packets"
+    RETRANSMITTED = "retransmitted-segments"
 
 
 @dataclass(frozen=True, slots=True)

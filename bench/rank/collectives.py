@@ -96,16 +96,13 @@ class CallArguments(NamedTuple):
 
 
 BuildCall = Callable[[CallArguments], Call]
-# (subgroup, case, the objects of all ranks, into) → the call; it puts received objects into the list `into`.
-BuildObjectCall = Callable[[Subgroup, Case, list[bytes], list[Any]], Call]
 
 
 class LibraryCalls(NamedTuple):
-    """The calls of one library, torch.distributed or mpi4py: on buffers, on objects, and the barrier."""
+    """The calls of one library, torch.distributed or mpi4py: on buffers, and the barrier."""
 
-    # Operation → the function that builds its call, on buffers and on objects.
+    # Operation → the function that builds its call.
     on_buffers: Mapping[str, BuildCall]
-    on_objects: Mapping[str, BuildObjectCall]
     barrier: Callable[[Subgroup, Case], Call]
 
 
@@ -145,14 +142,6 @@ class Collective(NamedTuple):
     transfer: Callable[[Subgroup, Case, int, int], Transfer | None]
     # Builds torch's call.
     call: BuildCall
-
-
-class ObjectCollective(NamedTuple):
-    """One operation on Python objects."""
-
-    call: BuildObjectCall
-    # (subgroup, case, the objects of all ranks) → the objects that a rank receives.
-    arrives: Callable[[Subgroup, Case, list[bytes]], list[bytes]]
 
 
 # ── transfers: the data sent and received ────────────────────────────────────────────────────────
@@ -365,30 +354,6 @@ def _call_both_ways(s: CallArguments) -> Call:
     return call
 
 
-# ── calls on Python objects, and the barrier ─────────────────────────────────────────────────────
-def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    into.extend([None] * subgroup.size)
-    return partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
-
-
-def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    if subgroup.rank == case.root:
-        into.extend([None] * subgroup.size)
-    target = into if subgroup.rank == case.root else None
-    return partial(dist.gather_object, own[subgroup.rank], target, group=subgroup.handle, group_dst=case.root)
-
-
-def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    into.append(own[case.root] if subgroup.rank == case.root else None)
-    return partial(dist.broadcast_object_list, into, group=subgroup.handle, group_src=case.root)
-
-
-def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    into.append(None)
-    parts = own if subgroup.rank == case.root else None
-    return partial(dist.scatter_object_list, into, parts, group=subgroup.handle, group_src=case.root)
-
-
 def barrier_of(subgroup: Subgroup, case: Case) -> Call:
     """Return the barrier call of the subgroup."""
     return partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
@@ -439,12 +404,4 @@ COLLECTIVES: dict[str, Collective] = {
     "sendrecv_pair": Collective(_sendrecv_pair, _call_both_ways),
     "sendrecv_ring": Collective(_sendrecv_ring, _call_both_ways),
     "pairwise": Collective(_pairwise, _call_both_ways),
-}
-OBJECT_COLLECTIVES: dict[str, ObjectCollective] = {
-    "all_gather_object": ObjectCollective(_all_gather_object, lambda subgroup, case, sent: sent),
-    "gather_object": ObjectCollective(
-        _gather_object, lambda subgroup, case, sent: sent if subgroup.rank == case.root else []
-    ),
-    "broadcast_object": ObjectCollective(_broadcast_object, lambda subgroup, case, sent: [sent[case.root]]),
-    "scatter_object": ObjectCollective(_scatter_object, lambda subgroup, case, sent: [sent[subgroup.rank]]),
 }

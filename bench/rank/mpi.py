@@ -32,7 +32,7 @@ from bench.catalog.subgroups import Subgroups
 from bench.machine import environment, network
 from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
-from bench.rank.collectives import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
+from bench.rank.collectives import BuildCall, Call, CallArguments, LibraryCalls, Subgroup
 from bench.rank.device import Host
 from bench.rank.group import Group, T, pickled, unpickled
 
@@ -70,7 +70,7 @@ class MpiGroup(Group):
     """The process group of all ranks of MPI."""
 
     def __init__(self, context: RankContext, world: Any, control: Any) -> None:
-        calls = LibraryCalls(CALLS, OBJECT_CALLS, _barrier)
+        calls = LibraryCalls(CALLS, _barrier)
         super().__init__(context.rank, context.world_size, Host(), calls, world)
         self.barrier = control.Barrier
         self._control = control  # a communicator of the same ranks, for the barrier and for gathered results
@@ -281,47 +281,6 @@ CALLS: dict[str, BuildCall] = {
     "sendrecv_pair": _both_ways,
     "sendrecv_ring": _both_ways,
     "pairwise": _both_ways,
-}
-
-
-# ── calls on Python objects, and the barrier ─────────────────────────────────────────────────────
-def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    def call() -> None:
-        into[:] = subgroup.handle.allgather(own[subgroup.rank])
-
-    return call
-
-
-def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    def call() -> None:
-        into[:] = subgroup.handle.gather(own[subgroup.rank], case.root) or []
-
-    return call
-
-
-def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    sent = own[case.root] if subgroup.rank == case.root else None
-
-    def call() -> None:
-        into[:] = [subgroup.handle.bcast(sent, case.root)]
-
-    return call
-
-
-def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    parts = own if subgroup.rank == case.root else None
-
-    def call() -> None:
-        into[:] = [subgroup.handle.scatter(parts, case.root)]
-
-    return call
-
-
-OBJECT_CALLS: dict[str, BuildObjectCall] = {
-    "all_gather_object": _all_gather_object,
-    "gather_object": _gather_object,
-    "broadcast_object": _broadcast_object,
-    "scatter_object": _scatter_object,
 }
 
 

@@ -25,7 +25,7 @@ from bench.machine import host
 from bench.protocol.channel import NONCE_BYTES, derived
 from bench.protocol.rank_context import RankContext
 from bench.rank import torch_names
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
+from bench.rank.collectives import COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
 from bench.rank.device import Device, device_of
 from bench.rank.group import Group, PlainUnpickler, T
 
@@ -54,11 +54,7 @@ class TorchGroup(Group):
         # Time-out of the calls of further groups; None for torch's default, 10 or 30 minutes.
         timeout: timedelta | None = None,
     ) -> None:
-        calls = LibraryCalls(
-            {name: collective.call for name, collective in COLLECTIVES.items()},
-            {name: collective.call for name, collective in OBJECT_COLLECTIVES.items()},
-            barrier_of,
-        )
+        calls = LibraryCalls({name: collective.call for name, collective in COLLECTIVES.items()}, barrier_of)
         super().__init__(rank, world_size, device, calls)
         self.barrier, self._tick = barrier, tick
         self._backend, self._control, self._ctas, self._scheduling = backend, control, ctas, scheduling

@@ -30,9 +30,9 @@ from bench.model.units import NS
 from bench.planning.footprint import checked_apart, most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
+from bench.rank.barrier import BarrierOperation, FirstCall, Joining, NewGroup
 from bench.rank.collectives import COLLECTIVES, rest
 from bench.rank.group import Group
-from bench.rank.objects import BarrierOperation, FirstCall, Joining, NewGroup, ObjectOperation
 from bench.rank.parts import RankPart, RankPlace, Stage
 from bench.rank.sampling import Sampler
 from bench.rank.tensors import Arena, TensorOperation
@@ -64,7 +64,7 @@ def workload_of(
     tick: called repeatedly while buffers are filled and checked. stage: the stage of a package's operation.
     """
     workload: Workload
-    operation, seed = OPERATIONS[case.op], settings.seed
+    seed = settings.seed
     if stage is not None:
         workload = stage.workload(case)
     elif case.op in COLLECTIVES:
@@ -75,8 +75,6 @@ def workload_of(
         workload = Joining()
     elif case.op == "new_group":
         workload = NewGroup(case, group)
-    elif operation.sized:
-        workload = ObjectOperation(case, group, seed)
     else:
         workload = BarrierOperation(case, group)
     nbytes = scratch_bytes(case, settings.flush_bytes)

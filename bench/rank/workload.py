@@ -1,6 +1,6 @@
 """Define the interface of a workload: an operation that can be called repeatedly and whose results can be checked.
 
-`tensors` has the operations on buffers, `objects` the operations without, and packages have their own (`rank.parts`);
+`tensors` has the operations on buffers, `barrier` the operations without, and packages have their own (`rank.parts`);
 `rounds` builds the workload of a case. This module also has wrappers for any workload: one flushes the caches before
 each call, others plant faults on purpose, to prove that the suite detects them. Without a fault for this rank and case
 there is no wrapper, so that a run without faults has no extra cost.

@@ -76,7 +76,9 @@ def document(result: Comparison) -> Blocks:
         ended = wording.ended(result.ended, result.budget_s)
         rule = sentences([result.rule] if result.rule else [])
         method.append(" ".join([f"{result.pairs} pairs of launches, {how}; the pair is the unit; {ended}.", *rule]))
-    return [*shown, *section("How it was decided", [*method, *_reasons(result)])]
+    sides = {"before": result.runs_before, "after": result.runs_after}
+    several = (f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names) > 1)
+    return [*shown, *section("How it was decided", [*method, *items(several), *_reasons(result)])]
 
 
 def terminal(result: Comparison) -> Blocks:

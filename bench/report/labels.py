@@ -1,7 +1,7 @@
 """Describe cases in few words: labels, titles, and numbers with their intervals.
 
 In: cases. Out: short texts. `describe` divides cases into parts, from which labels, titles and lists are made. If an
-operation does not have a property, there is no part for it: a barrier has no size, Python objects have no dtype.
+operation does not have a property, there is no part for it: a barrier has no size and no dtype.
 Computes no statistics and no layout, and loads no large package.
 """
 

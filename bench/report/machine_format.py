@@ -1,7 +1,7 @@
 """Write runs and comparisons for programs: CSV and JSON.
 
-In: the view of a run, a comparison of runs, trends. Out: text, and the JSON Schema of a
-run (docs/report-schema.json), whose fields are in `public`. Computes nothing and reads nothing.
+In: the view of a run, a comparison of runs, trends. Out: text, and the JSON Schemas of runs and comparisons, whose
+fields are in `public`. Computes nothing and reads nothing.
 """
 
 import csv
@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Union, cast
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS
@@ -22,7 +22,6 @@ from bench.model.comparisons import (
     Trend,
 )
 from bench.model.conclusions import Diagnosis
-from bench.model.notices import Notice
 from bench.model.records import OPTIONS, Json
 from bench.model.visible import visible
 from bench.report import openmetrics, wording
@@ -32,10 +31,12 @@ from bench.report.parts import package_columns
 from bench.report.public import (
     JSON_ONLY,
     PublicCase,
+    PublicComparison,
     PublicDiagnosis,
     PublicNotice,
     PublicRun,
     PublicSkip,
+    PublicTrends,
     RunFacts,
     case_values,
     interval_columns,
@@ -46,6 +47,8 @@ from bench.report.view import View
 
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
+# What `comparison_json` and `trend_json` return.
+COMPARISONS = PublicComparison | PublicTrends
 # Columns of a ratio, of its interval, and of the kind of the interval.
 RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 
@@ -102,12 +105,10 @@ def run_model() -> type[PublicRun]:
     return cast(type[PublicRun], model)
 
 
-def json_schema() -> Json:
-    """Return the JSON Schema of `to_json`."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **run_model().model_json_schema(mode="serialization", schema_generator=_Untitled),
-    }
+def json_schema(model: Any = None) -> Json:
+    """Return the JSON Schema of `to_json`, or of COMPARISONS."""
+    made = TypeAdapter(model or run_model()).json_schema(mode="serialization", schema_generator=_Untitled)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
 def public_cases(view: View) -> list[PublicCase]:
@@ -127,26 +128,32 @@ def public_cases(view: View) -> list[PublicCase]:
 def to_csv(view: View) -> str:
     """Return summary.csv: one typed row per case, in seconds, bytes and bytes/s; a cell without a number is empty.
 
-    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing.
+    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing. Without
+    a result, there is one line with all columns that a run can have.
     """
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
     used = {option.name for operation in operations for option in operation.own_options}
     used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
-    unused = {option.name for option in ALL_OPTIONS} - used
+    left_out = {option.name for option in ALL_OPTIONS} - used if operations else set[str]()
+    cases = public_cases(view)
+    models = [type(case) for case in cases] or [PublicCase, *(columns.case for columns in package_columns())]
+    fields = {name: field for model in models for name, field in model.model_fields.items()}
+    left_out |= {name for name, field in fields.items() if JSON_ONLY in field.metadata}
+    at_end = ("failures", "notices", "warnings")
+    names = [name for name in fields if name not in {*left_out, *at_end}]
     rows = []
-    for case in public_cases(view):
-        left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
-        row = {name: value for name, value in case if name not in left_out}
-        noticed: Sequence[PublicNotice] = row.pop("notices")
+    for case in cases:
+        row = {name: getattr(case, name, None) for name in names}
+        noticed: Sequence[PublicNotice] = case.notices
         texts = {
-            "failures": "; ".join(row.pop("failures")),
+            "failures": "; ".join(case.failures),
             "notices": " ".join(notice.kind for notice in noticed),
             "warnings": "; ".join(notice.text for notice in noticed),
         }
         rows.append(row | texts)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    counts = {name for name in names if all(_whole_or_none(row.get(name)) for row in rows)}
-    return csv_text([{name: _counted_or_as_is(row.get(name), name in counts) for name in names} for row in rows])
+    counts = {name for name in names if all(_whole_or_none(row[name]) for row in rows)}
+    counted = [{name: _counted_or_as_is(value, name in counts) for name, value in row.items()} for row in rows]
+    return csv_text(counted, [*names, *at_end])
 
 
 def _whole_or_none(value: object) -> bool:
@@ -168,9 +175,9 @@ def comparison_csv(result: Comparison) -> str:
 
 def comparison_json(result: Comparison) -> str:
     """Return a whole comparison as JSON: verdict, cases, other differences, cases on one side only, warnings."""
-    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs")
-    document = {
-        **{name: getattr(result, name) for name in plain},
+    names = [*PublicComparison.model_fields]
+    values = {name: getattr(result, name) for name in names if hasattr(result, name)} | {
+        "schema_number": 1,
         "whole": {**judgement_columns(result.whole), "pair_ratios": result.ratios} if result.whole else None,
         "fresh": interval_columns(result.fresh, *RATIO) if result.fresh else None,
         "cases": [_change_row(change) for change in result.changes],
@@ -183,14 +190,10 @@ def comparison_json(result: Comparison) -> str:
             for name in LISTS
         },
         "ended": result.ended.reason if result.ended else None,
-        "rule": _notice(result.rule) if result.rule else None,
-        "notices": [_notice(notice) for notice in (*result.remarks, *result.notices)],
+        "rule": public_notice(result.rule) if result.rule else None,
+        "notices": [public_notice(notice) for notice in (*result.remarks, *result.notices)],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False)
-
-
-def _notice(notice: Notice) -> Json:
-    return {**public_notice(notice).model_dump(mode="json"), "run": notice.run}
+    return _json(PublicComparison(**values))
 
 
 # Numbers of verdicts in metrics: 0 is good, 1 is bad.
@@ -243,7 +246,7 @@ def trend_csv(trends: Sequence[Trend]) -> str:
 
 def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
     """Return as JSON the runs, oldest first, and the cases with their times and steps."""
-    return json.dumps({"runs": list(runs), "cases": _trend_rows(trends)}, indent=1, ensure_ascii=False)
+    return _json(PublicTrends(schema_number=1, runs=runs, cases=_trend_rows(trends)))
 
 
 def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
@@ -276,11 +279,11 @@ def judgement_columns(judged: Judgement) -> Json:
     }
 
 
-def csv_text(rows: Sequence[Json]) -> str:
-    """Format rows, which have the same keys, as CSV."""
+def csv_text(rows: Sequence[Json], names: Sequence[str] = ()) -> str:
+    """Format rows, which have the same keys, as CSV. names: the keys; without them, no rows are no line."""
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    if names := names or list(rows[0] if rows else ()):
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _in_csv(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

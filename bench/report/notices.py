@@ -117,6 +117,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim"
     ),
     RunNotice.SESSIONS: Sentence("measured in {sessions} sessions (resumed)"),
+    RunNotice.SESSION_CHANGED: Sentence("{fact} changed between sessions: {recorded} before, {here} in a later one"),
     RunNotice.POLLING: Sentence(
         "ranks of {backend} poll while they wait: {ranks} ranks on {cores:count core} take the cores from those that "
         "they wait for",
@@ -457,14 +458,14 @@ CORE: Mapping[NoticeKind, Sentence] = {
     DeviceEventNotice.LINK_RECOVERED: Sentence("the link recovered from errors"),
     DeviceEventNotice.DAMAGED_PACKETS: Sentence("damaged packets received"),
     DeviceEventNotice.DISCARDED_PACKETS: Sentence("packets discarded"),
+    DeviceEventNotice.RETRANSMITTED: Sentence("up to {share:fine share} of the segments were sent again"),
 }
 
 
 class _Values(string.Formatter):
-    """Formats of values: `FORMATS`, `count NOUN`, two for values that may be absent, and Python's formats.
+    """Formats of values: `FORMATS`, `count NOUN`, one for values that may be absent, and Python's formats.
 
-    `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty. `lead NOUN` is
-    the noun, the values and a colon; nothing if the value is None.
+    `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty.
     """
 
     def format_field(self, value: Any, spec: str) -> str:
@@ -472,8 +473,6 @@ class _Values(string.Formatter):
         if word == "after":
             text, _, inner = rest.partition("|")
             return "" if value in (None, (), 0) else text + self.format_field(value, inner)
-        if word == "lead":
-            return "" if value is None else f"{rest}{'s' * (len(value) > 1)} {self.format_field(value, '')}: "
         if word == "count":
             return counted(value, rest)
         if spec in FORMATS:

@@ -1,7 +1,8 @@
-"""Define the models of a run in JSON, which programs read, and whose fields are also the columns of summary.csv.
+"""Define the models of runs and comparisons in JSON, which programs read. Fields of cases are also columns of CSV.
 
 The name of a field is its name in CSV; JSON has another name if that contains the unit. `machine_format` fills the
-models and makes docs/report-schema.json from them. Packages add fields by `CaseColumns`. Computes nothing.
+models and makes JSON Schemas from them, docs/report-schema.json and docs/comparison-schema.json. Packages add fields by
+`CaseColumns`. Computes nothing.
 """
 
 import math
@@ -10,9 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, create_model
 
 from bench.catalog.collectives import ALL_OPTIONS
+from bench.model.comparisons import Absence, ChangeVerdict
 from bench.model.conclusions import Finding, FindingKind, Interval, Summary
 from bench.model.notices import Notice, Value
-from bench.model.records import Case, Json, Option
+from bench.model.records import Case, EndReason, Json, Option
 from bench.report import notices
 
 # A text that may quote files of others. It is passed on as it is, even with surrogates, which are halves of characters:
@@ -67,6 +69,7 @@ class PublicNotice(PublicModel):
     values: dict[str, Any] = about("the values of the sentence: seconds, bytes, shares, names")
     cases: tuple[str, ...] = about("keys of the cases that it is about; empty if it is about all")
     host: Text | None = about("the host that it is about; null if there is one only")
+    run: Text | None = Field(None, description="in a comparison: the run that it is about; null if it is about both")
 
 
 # Fields of options. An option whose values are objects is text.
@@ -187,6 +190,44 @@ class PublicRun(PublicModel):
     notices: tuple[PublicNotice, ...] = about("the gravest first")
 
 
+# ── comparisons ──────────────────────────────────────────────────────────────────────────────────
+def _model(name: str, fields: Json) -> Any:
+    """Return a model with these fields, which mypy does not see: name → type. results-format.md explains them."""
+    own: Any = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __base__=PublicModel, **own)
+
+
+_list_of = list.__class_getitem__
+# As in `PublicRun`; comparisons have numbers of their own.
+_NUMBERED = {"schema_number": Annotated[Literal[1], Field(serialization_alias="schema")]}
+_RATIO = {"ratio": Number, "ratio_low": Number, "ratio_high": Number, "interval": str | None}
+_JUDGED = {
+    "verdict": ChangeVerdict, **_RATIO, "level": Number, "p": Number, "reason": NoticeName,
+    "further_launches": int | None, "pair_ratios": tuple[Number, ...],
+}  # fmt: skip
+_CHANGE = _model("PublicChange", {
+    "key": str, "name": str, "before_s": Number, "after_s": Number, **_JUDGED, "exposed_before_s": Number,
+    "exposed_after_s": Number, "exposed_difference_s": Number, "exposed_difference_low_s": Number,
+    "exposed_difference_high_s": Number, "exposed_resolved": bool | None,
+})  # fmt: skip
+_UNPAIRED = _list_of(_model("PublicUnpaired", {"key": str, "name": str, "why": Absence, "reason": Text}))
+_DIFFERENCE = _model("PublicDifference", {"fact": Text, "before": Text, "after": Text})
+PublicComparison = _model("PublicComparison", {
+    **_NUMBERED, "before": Text, "after": Text, "runs_before": list[Text], "runs_after": list[Text],
+    "verdict": ChangeVerdict, "min_change": float, "across": str | None, "pairs": int, "fresh_pairs": int,
+    "whole": _model("PublicJudgement", _JUDGED) | None, "fresh": _model("PublicRatio", _RATIO) | None,
+    "cases": _list_of(_CHANGE), "differences": _list_of(_DIFFERENCE), "broken": _UNPAIRED, "only_before": _UNPAIRED,
+    "only_after": _UNPAIRED, "ended": EndReason | None, "rule": PublicNotice | None, "notices": list[PublicNotice],
+})  # fmt: skip
+_POINT = _model("PublicPoint", {
+    "run": Text, "time_s": Number, "time_low_s": Number, "time_high_s": Number, "interval": str | None, "step": bool,
+})  # fmt: skip
+_STEPS = _list_of(_model("PublicStep", {"run": Text, "ratio": Number}))
+_TREND = _model("PublicTrend", {"key": str, "steps": _STEPS, "times": _list_of(_POINT)})
+PublicTrends = _model("PublicTrends", {**_NUMBERED, "runs": list[Text], "cases": _list_of(_TREND)})
+
+
+# ── filling the models ───────────────────────────────────────────────────────────────────────────
 def case_values(summary: Summary) -> Json:
     """Return the values for the fields of `PublicCase`."""
     case, stall = summary.case, summary.stall
@@ -218,7 +259,8 @@ def public_notice(notice: Notice) -> PublicNotice:
     """Return the notice with its sentence and remedy."""
     values = {name: _plain(value) for name, value in notice.values.items() if value is not None}
     fields = {"kind": notice.kind.value, "text": notices.meaning(notice), "remedy": notices.remedy(notice)}
-    return PublicNotice(**fields, values=values, cases=notice.cases, host=notice.host)
+    about_run = {"run": notice.run} if notice.run is not None else {}
+    return PublicNotice(**fields, values=values, cases=notice.cases, host=notice.host, **about_run)
 
 
 def _plain(value: Value) -> Any:

@@ -6,7 +6,7 @@ In: values. Out: text for the terminal. Decides nothing.
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.model.comparisons import Absence, SessionDifference, SessionFact, Unpaired
+from bench.model.comparisons import Absence, SessionDifference, Unpaired
 from bench.model.facts import Manifest, Measurements, Session
 from bench.model.notices import Notice
 from bench.model.records import Ending, EndReason
@@ -16,8 +16,8 @@ from bench.report.notices import sentence
 def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
     """State why a run cannot be resumed here, and how to go on. differences: the blocking differences."""
     both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
-    job, facts = recorded.get("job"), {d.fact for d in differences}
-    if job and facts & {SessionFact.LAUNCHER, SessionFact.RANKS, SessionFact.HOSTS, SessionFact.PLACEMENT}:
+    job = recorded.get("job")
+    if job:
         hosts = ", ".join(str(host.get("hostname")) for host in recorded.get("hosts", []))
         how = f"start collbench resume {path} by {job['launcher']} with {job['ranks']} ranks on {hosts}"
     else:
@@ -31,11 +31,6 @@ def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]
     """State why two runs cannot be on one side of a comparison."""
     both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
     return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
-
-
-def changed_fact(difference: SessionDifference) -> str:
-    """Describe a fact that differs between sessions of a run, without making their times incomparable."""
-    return f"{difference.fact} changed since this run was measured: {difference.recorded} before, {difference.here} now"
 
 
 def state(manifest: Manifest) -> str:

@@ -37,6 +37,8 @@ class MachineIdentity:
     launcher: str
     # How many iterations a case got, as text.
     sampling: str
+    # Fingerprint of all facts that block a resume if they differ, such as interfaces, variables and CPU quotas.
+    facts: str
 
     def is_same_hardware(self, other: "MachineIdentity") -> bool:
         """Return whether the hardware is the same. Software, launcher, boot and sampling may differ."""

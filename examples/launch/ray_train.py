@@ -18,9 +18,9 @@ def measure(settings: dict[str, str]) -> None:
     """Take part in the run as one rank: all Ray workers together are one run."""
     chdir(settings["folder"])
     environ.setdefault("COLLBENCH_SECRET", settings["secret"])
-    from run_bench import main  # the entry point of collbench
+    from bench.cli import call
 
-    status = main(ARGUMENTS)
+    status = call(ARGUMENTS)
     if status:
         raise RuntimeError(f"collbench ended with status {status}")
 

@@ -21,6 +21,8 @@ class LaunchFact(StrEnum):
     PLACE = "place-in-launch"
     OTHER_PROCESSES = "other-processes"
     STEAL = "steal"
+    SEGMENTS_AGAIN = "segments-sent-again"
+    SESSION = "session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class LaunchModes:
     high: float
     # Facts that differ between the groups, most certain first.
     companions: tuple[Companion, ...] = ()
+    # Facts that were compared.
+    compared: tuple[LaunchFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

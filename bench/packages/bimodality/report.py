@@ -24,6 +24,8 @@ FACTS = {
     LaunchFact.PLACE: "its place in the order of the launch",
     LaunchFact.OTHER_PROCESSES: "CPU time of other processes",
     LaunchFact.STEAL: "CPU time that the hypervisor took",
+    LaunchFact.SEGMENTS_AGAIN: "TCP segments sent again",
+    LaunchFact.SESSION: "session of the run",
 }
 # Largest number of cases with launches of two kinds that are described one by one.
 MOST_CASES = 3
@@ -42,7 +44,8 @@ def launches_sentence(modes: LaunchModes) -> str:
     """Format `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
     slow, fast = len(modes.slow), modes.launches - len(modes.slow)
     different = "; ".join(map(companion_words, modes.companions))
-    reason = f"different: {different}" if different else "nothing that was recorded goes with it"
+    compared = ", ".join(FACTS[fact].format(rank="each rank") for fact in modes.compared)
+    reason = f"different: {different}" if different else f"none of these goes with it: {compared}"
     return (
         f"**Launches of two kinds**, {label(modes.case)}: {slow} of {modes.launches} launches take "
         f"{format_seconds(modes.slow_s)}, {fast} take {format_seconds(modes.fast_s)}: a launch is slow with "

@@ -37,6 +37,7 @@ class ImportNotice(NoticeKind):
     CPU_TIME = "cpu-time"
     UNNAMED_DIVISION = "unnamed-division"
     CONTRADICTION = "contradiction"
+    OTHER_SETTINGS = "other-settings"
     OTHER_DIVISION = "other-division"
     MATRIX = "matrix-of-bytes"
     NOT_BY_SPREAD = "not-by-spread"

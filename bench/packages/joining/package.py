@@ -1,6 +1,6 @@
-"""Define the package `joining`: the verb `init`, and the state that is recorded in the ranks of each run."""
+"""Define the package `joining`: the state that is recorded in the ranks of each run."""
 
-from bench.catalog.package import Package, Verb
+from bench.catalog.package import Package
 from bench.model.deferred import Deferred
 
 JOINING = Package(
@@ -8,9 +8,4 @@ JOINING = Package(
     analysis=Deferred("packages.joining.analyze:ANALYSIS"),
     sentences=Deferred("packages.joining.report:SENTENCES"),
     look=Deferred("packages.joining.rank:look"),
-    verbs={
-        "init": Verb(
-            "packages.joining.cli:init", "Look", "What does joining a process group do to my process?", "init gloo"
-        ),
-    },
 )

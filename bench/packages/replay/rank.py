@@ -14,10 +14,10 @@ from typing import Any
 
 from bench.model.records import Case, Settings
 from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, ReplayedCall, replay_of
+from bench.rank.barrier import BarrierOperation
 from bench.rank.collectives import COLLECTIVES, Call, rest
 from bench.rank.device import Device, Event, idle
 from bench.rank.group import Group
-from bench.rank.objects import BarrierOperation
 from bench.rank.parts import RankPart, RankPlace
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.workload import Stamps, Workload

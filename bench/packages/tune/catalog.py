@@ -5,7 +5,7 @@ no file and starts no process: `tune.machine` asks Open MPI for its algorithms.
 
 Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print no
 message about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
-(plugins/tuner/example/plugin.c, 2.30), which RCCL and NCCLX read as well.
+(plugins/tuner/example/plugin.c, 2.30), which RCCL reads as well; NCCLX's reader has another variable and other columns.
 """
 
 import re
@@ -352,7 +352,7 @@ class Nccl:
         """Return a shell line that loads the file, and remarks: the plugin has to be built."""
         return [
             f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
-            "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
+            "The plugin is plugins/tuner/example of NCCL's sources; RCCL has a reader built in.",
             "As of NCCL 2.30, its plugin.c sets `*nChannels = 1` before it looks for a rule. Set it to 0 there: "
             "otherwise all calls, with a rule of this file or without, get one channel and not NCCL's default.",
             "NCCL passes over a rule for what it has switched off itself (LL128 on some networks): `collbench tune "

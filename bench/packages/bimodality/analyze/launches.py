@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from bench.analyze.parts import AnalysisPart
-from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import one_series
 from bench.model.conclusions import Summary
+from bench.model.facts import LaunchFacts
 from bench.model.projection import grouped
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds
@@ -55,6 +55,7 @@ def launch_modes(run: Run) -> list[LaunchModes]:
         if slow is None:
             continue
         means = np.log([series.mean() for series in times])
+        facts = facts_of(run, case, launches)
         modes.append(
             LaunchModes(
                 case,
@@ -63,7 +64,8 @@ def launch_modes(run: Run) -> list[LaunchModes]:
                 float(np.exp(means[~slow].mean())),
                 float(np.exp(means[slow].mean())),
                 *probability(int(slow.sum()), len(slow)),
-                tuple(differing(facts_of(run, case, launches), slow)),
+                tuple(differing(facts, slow)),
+                tuple(dict.fromkeys(fact for fact, _ in facts)),
             )
         )
     return modes
@@ -102,8 +104,9 @@ def probability(slow: int, launches: int) -> tuple[float, float]:
 def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFact, list[Hashable]]:
     """Return fact and rank → value in each of these launches: numbers as floats, categories as text."""
     recorded = {
-        (launch.get("backend"), launch.get("world_size"), launch.get("launch")): launch
-        for launch in launches_of(run.environment)
+        (launch.get("backend"), launch.get("world_size"), launch.get("launch")): (launch, number)
+        for number, session in enumerate(run.environment, start=1)
+        for launch in session.get("launches", [])
     }
     begins: dict[int, list[float]] = defaultdict(list)
     for samples in run.samples:
@@ -111,7 +114,8 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFa
             begins[samples.launch].append(samples.unix_s)
     facts: dict[RankedFact, list[Hashable]] = defaultdict(list)
     for samples in launches:
-        launch = recorded.get((case.backend, case.world_size, samples.launch), {})
+        unknown: tuple[LaunchFacts, int | None] = ({}, None)
+        launch, session = recorded.get((case.backend, case.world_size, samples.launch), unknown)
         for rank in launch.get("ranks", []):
             number = rank.get("rank")
             state = rank.get("seen", {}).get("joined", {}).get("joining", {})
@@ -120,6 +124,9 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFa
             facts[LaunchFact.GPU, number].append(str(rank.get("device_uuid")))
         facts[LaunchFact.CHOICE, None].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
         facts[LaunchFact.OPEN_TO, None].append("; ".join(launch.get("open_to", [])))
+        facts[LaunchFact.SESSION, None].append(str(session))
+        by_host = [host.get("tcp", {}).get("all", {}) for host in launch.get("health", {}).values()]
+        facts[LaunchFact.SEGMENTS_AGAIN, None].append(float(sum(tcp.get("segments_again", 0) for tcp in by_host)))
         facts[LaunchFact.TIME, None].append(samples.unix_s)
         facts[LaunchFact.PLACE, None].append(float(sum(begin < samples.unix_s for begin in begins[samples.launch])))
         usage = samples.usage

@@ -10,6 +10,7 @@ Sources of the flags and their meanings: nccl-tests 2.19 (README, `common.cu`); 
 """
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +19,10 @@ from typing import Any
 
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.collectives import CALLS, OPERATIONS, PLACES
+from bench.catalog.subgroups import of_colours
 from bench.config import documents
 from bench.config.names import allowed
+from bench.model.divisions import WORLD, Division
 from bench.model.errors import ConfigError
 from bench.model.records import Case
 from bench.model.units import format_bytes
@@ -28,17 +31,27 @@ from bench.packages.interop.catalog import (
     DEFAULT_SPREAD,
     DTYPES,
     DTYPES_LACKING,
+    MATRIX_FILE,
     OPERATIONS_LACKING,
     REDUCE_OPS,
     SPREAD,
     UNEVEN_TEST,
 )
+from bench.packages.interop.report.nccl_tests import LEAST_BUSBW, least_busbw
 from bench.report.notices import sentence
 
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
 # nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores the rest: 128KB is 128K.
 _SIZE = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?)\s*(?:([KMG])(\w*))?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+# Variables that divide the ranks; the first has precedence, and is a hexadecimal mask.
+SPLIT_MASK, SPLIT = "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"
+# Value of the second: the function of `operator` by which a process makes the number of its group of its own.
+_SPLIT = re.compile(
+    r"(?:(?P<and_>AND|&)|(?P<or_>OR|\|)|(?:(?P<mod>MOD|%)|(?P<floordiv>DIV|/))(?!\s*0[xb]?0*$))"
+    r"\s*(?:0x[\da-f]+|0b[01]+|0|[1-9]\d*)",
+    re.IGNORECASE,
+)
 # Largest number of back-to-back calls in a configuration (`config.models.CoreConfig.pipeline_depth`).
 DEEPEST = 1000
 # Defaults of nccl-tests that differ from ours.
@@ -84,7 +97,8 @@ FLAGS = (
     Flag("m", ("agg_iters",), "N", off="1", instead="each call stands alone"),
     Flag("p", ("parallel_init",), "0|1", off="0", instead="each rank is a process"),
     Flag("C", ("report_cputime",), "0|1", off="0", instead="not printed"),
-    Flag("y", ("stream_null", "memory_type"), "X", off="0", instead="torch chooses"),
+    Flag("y", ("stream_null",), "X", off="0", instead="torch chooses"),
+    Flag("Y", ("memory_type",), "X", instead="torch chooses"),
     Flag("s", ("memory",), "X", instead="torch chooses"),
     Flag("u", ("cumask", "unalign"), "X", off="0", instead="buffers are aligned, and all compute units are used"),
     Flag("x", ("cta_policy",), "N", instead="use --set env.NCCL_CTA_POLICY=[N]"),
@@ -92,21 +106,23 @@ FLAGS = (
     Flag("V", ("device_cta_count",), "N", instead="torch calls NCCL from the host"),
     Flag("J", ("output_file",), "FILE", "write nccl-tests' JSON to a new file at the end"),
     Flag("S", ("report_timestamps",), "0|1", off="0", instead="samples.jsonl has them"),
-    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="no columns; samples.jsonl has each time, with -z also -J"),
     Flag("K", ("per_iter_skip",), "N", off="0", instead="samples.jsonl has the time of each iteration"),
     Flag("M", ("memory_report",), "0|1", off="0", instead="summary.csv has buffer_bytes"),
     Flag("F", ("cache_flush",), "N", off="0", instead="use --set buffers=flush"),
     Flag("E", ("rotating_tensor",), "0|1", instead="use --set buffers=rotate"),
-    Flag("q", ("delay_inout_place",), "N", instead="placements follow each other at once"),
-    Flag("Z", ("output_format",), "X", instead="json: rccl-tests' JSON in the file of -x; others: report --format"),
+    Flag("q", ("delay_inout_place", "delay"), "N", instead="placements follow each other at once"),
+    Flag("Z", ("output_format",), "X", instead="json: rccl-tests' JSON in the file of -X; others: report --format"),
+    Flag("X", (), "FILE", instead="it needs -Z json; -J writes nccl-tests' JSON"),
     Flag("A", ("output_algo_proto_channels",), "0|1", off="0", instead="use --set env.NCCL_DEBUG=[INFO]"),
 )  # fmt: skip
 
 
-def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1) -> str:
+def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1, **env: str) -> str:
     """Return the YAML configuration for the flags; the comment lines at its beginning are remarks on the flags.
 
     operation: our name, or the name of a test, such as `alltoall_perf`. processes: number that a launcher has started.
+    env: the environment, of which only the variables of nccl-tests are read.
     """
     remarks: list[str] = []
     for flag in FLAGS:
@@ -130,7 +146,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
         **_operation_settings(flags, op, ranks, remarks),
-        **(_uneven(remarks) if test == UNEVEN_TEST else {}),
+        **_variables(env, test == UNEVEN_TEST, processes, ranks // processes, remarks),
         "sizes": _sizes(flags, remarks),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
@@ -143,7 +159,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
     remarks += [f"{form}: written to {path} at the end" for form, path in files_asked(flags).items()]
-    rccl = "Zx" if flags.get("Z") == "json" else ""
+    rccl = "ZXx" if flags.get("Z") == "json" else ""
     ignored = [
         flag
         for flag in FLAGS
@@ -156,16 +172,18 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
 
 
 def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
-    """Return format of `report` → file that the flags ask for: -J FILE, or rccl-tests' -Z json with -x FILE.
+    """Return format of `report` → file that the flags ask for: -J FILE, or rccl-tests' -Z json with -X FILE.
 
-    The long form of -x in rccl-tests is the long form of -J in nccl-tests. Raises ConfigError for -Z json without file.
+    -X was -x in rccl-tests until nccl-tests took that letter. The long form of both is the long form of -J in
+    nccl-tests. Raises ConfigError for -Z json without file.
     """
+    own = {"nccl-tests-json": flags["J"]} if "J" in flags else {}
     if flags.get("Z") != "json":
-        return {"nccl-tests-json": flags["J"]} if "J" in flags else {}
-    file = flags.get("x", flags.get("J"))
-    if file is None:
-        raise ConfigError("-Z json: name the file, too: -x FILE")
-    return {"rccl-tests-json": file}
+        return own
+    file = flags.get("X", flags.get("x"))
+    if file is None and not own:
+        raise ConfigError("-Z json: name the file, too: -X FILE")
+    return {"rccl-tests-json": file, **own} if file is not None else {"rccl-tests-json": flags["J"]}
 
 
 # ── single flags, and flags that belong together ─────────────────────────────────────────────────
@@ -180,12 +198,33 @@ def _operation(name: str, test: str) -> str:
     return operation
 
 
-def _uneven(remarks: list[str]) -> dict[str, Any]:
-    """Return the division of alltoallv_perf as a setting; nccl-tests reads it from an environment variable."""
-    remarks.append(
-        f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={DEFAULT_SPREAD:g}; say another spread, or a matrix, in splits"
-    )
-    return {"splits": [{"distance": DEFAULT_SPREAD}]}
+def _variables(env: Mapping[str, str], uneven: bool, processes: int, each: int, remarks: list[str]) -> dict[str, Any]:
+    """Return the settings of nccl-tests' variables, with a remark for each that changes nothing. each: ranks of one."""
+    own = {name: text for name, text in env.items() if name.startswith("NCCL_TESTS_") and text}
+    settings: dict[str, Any] = {}
+    if (least := own.pop(LEAST_BUSBW, None)) is not None and least_busbw(env) is None:
+        raise ConfigError(f"{LEAST_BUSBW}={least}: write a number of GB/s")
+    split = SPLIT_MASK if SPLIT_MASK in own else SPLIT
+    if split in own and (division := _division(split, own[split], processes, each)) != WORLD:
+        settings["groups"] = [str(division)]
+        del own[split]
+    if uneven:
+        spread = own.pop(SPREAD, f"{DEFAULT_SPREAD:g}")
+        if MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
+            raise ConfigError(f"{SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'")
+        remarks.append(f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={spread}; say a matrix in splits")
+        settings["splits"] = [{"distance": float(spread)} if float(spread) else "even"]
+    remarks += [f"{name}={text}: ignored: it changes nothing here" for name, text in own.items()]
+    return settings
+
+
+def _division(name: str, text: str, processes: int, each: int) -> Division:
+    """Return the division of ranks by a variable; all ranks of a process are in one group."""
+    rule = re.sub("(0x)?", "&0x", text.strip().lower(), count=1) if name == SPLIT_MASK else text.strip()
+    if (match := _SPLIT.fullmatch(rule)) is None:
+        raise ConfigError(f"{name}={text}: write {'0x7' if name == SPLIT_MASK else 'AND 0x7, OR 0x7, MOD 8 or DIV 8'}")
+    colour, number = getattr(operator, str(match.lastgroup)), int(rule[match.end(str(match.lastgroup)) :], 0)
+    return of_colours([colour(process, number) for process in range(processes) for _ in range(each)])
 
 
 def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1) -> int:
@@ -239,16 +278,16 @@ def _bytes(flags: Mapping[str, str], letter: str, default: str) -> int:
 
 
 def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | list[str]:
-    for letter in "bei":
+    factor = _number(flags, "f", 1)
+    if factor > 1 and "i" in flags:  # as in nccl-tests; callers pass all flags, with their defaults
+        remarks.append(f"-i {flags['i']}: ignored, -f is given")
+    for letter in "be" if factor > 1 else "bei":
         if (match := _SIZE.fullmatch(flags.get(letter, ""))) and match[3]:
             read = f"{match[1]}{match[2]}"
             remarks.append(f"-{letter} {flags[letter]}: read as {read}, a power of 1024, as nccl-tests does")
     first, last = _bytes(flags, "b", DEFAULT_SIZE), _bytes(flags, "e", DEFAULT_SIZE)
-    factor = _number(flags, "f", 1)
     if first > last:
         raise ConfigError(f"-b {flags.get('b', DEFAULT_SIZE)} is larger than -e {flags.get('e', DEFAULT_SIZE)}")
-    if factor > 1 and "i" in flags:
-        raise ConfigError(f"-i {flags['i']} and -f {flags['f']}: sizes grow by a step or by a factor, not by both")
     if first == last:
         return [_text(first)]
     growth = {"factor": factor} if factor > 1 else {"step": _text(_bytes(flags, "i", DEFAULT_STEP))}

@@ -22,6 +22,7 @@ from bench.model.records import NAME_PATTERN
 from bench.model.units import MOST_RANKS
 from bench.packages.interop.importers import assembly
 from bench.packages.interop.importers.assembly import READERS, Imported
+from bench.packages.interop.importers.nccl_text import READ
 from bench.packages.interop.importers.readings import Options, read_source
 from bench.packages.interop.report.nccl_tests import import_line, unread_lines
 from bench.store import encoding, folders
@@ -35,7 +36,7 @@ ImportFormat = StrEnum(  # type: ignore[misc]
     "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
 )
 FORMATS_HELP = (
-    "The tool that wrote the files: nccl-tests (text of nccl-tests 2.0 or later and of rccl-tests, or JSON); "
+    f"The tool that wrote the files: nccl-tests (text of {READ} and of rccl-tests, or JSON); "
     "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."
 )
 

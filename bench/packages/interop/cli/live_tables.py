@@ -16,6 +16,7 @@ from bench.model.records import Case, Launch, Run, Samples
 from bench.packages.interop.package import INTEROP
 from bench.packages.interop.report import nccl_tests
 from bench.report.view import View
+from bench.store import folders
 
 # Kind of a launch: its backend and its number of ranks.
 Kind = tuple[str, int]
@@ -51,6 +52,8 @@ class LiveTables:
 
     def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
         """Record the ranks of a launch, and print all lines that are now known. ranks: facts of each rank."""
+        if not self._ranks:
+            self._run = folders.read(self._run.path)  # with the session, which was recorded before the launch
         self._ranks.setdefault((launch.backend, launch.world_size), ranks)
         self._go_on()
 
@@ -65,8 +68,8 @@ class LiveTables:
             (self._summaries[case],) = headlines(replace(self._run, samples=self._samples.pop(case)))
             self._go_on()
 
-    def concluded(self, view: View) -> None:
-        """Print all remaining lines and write the files, after the run has ended."""
+    def concluded(self, view: View) -> list[str]:
+        """Print all remaining lines and write the files, after the run has ended; return what failed."""
         self._run = view.run
         self._summaries = {summary.case: summary for summary in view.analysis.summaries}
         for _ in self._printing:
@@ -79,6 +82,9 @@ class LiveTables:
                 say(f"# Writing JSON output to {path}")
             except (ConfigError, OSError) as error:  # the run itself is kept
                 say(f"warning: {path}: not written: {error}", err=True)
+        tables = [[self._summaries[case] for case in cases] for cases in nccl_tests.tables(self._summaries)]
+        low = any(nccl_tests.average_busbw(self._run, members)[1] is False for members in tables)
+        return [f"the mean bus bandwidth is too low for {nccl_tests.LEAST_BUSBW}"] * low
 
     def _go_on(self) -> None:
         while self._awaited is not None and self._awaited <= {*self._summaries, *self._ranks}:

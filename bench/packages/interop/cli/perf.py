@@ -68,16 +68,16 @@ def perf(
     *,
     flags: Mapping[str, str],
 ) -> int:
-    """Print lines while measuring, and keep the run. Comments name flags that work in another way here.
+    """Print lines while measuring, and keep the run. Comments name flags that work differently; the rest is on stderr.
 
     In a job (torchrun, srun, mpirun) all processes measure together, and rank 0 prints.
     """
 
     def task(coordinator: "Coordinator | None") -> int:
-        from bench.machine import host
+        from bench.machine import environment, host
 
         machine = host.machine() if coordinator is None else coordinator.machine()
-        text = translate(operation, flags, backend, machine.ranks or 1)
+        text = translate(operation, flags, backend, machine.ranks or 1, **environment.variables())
         if save is not None:
             _keep(save, text, sets)
             return 0
@@ -102,4 +102,4 @@ def _keep(path: Path, text: str, sets: list[str]) -> None:
             file.write(text)
     except OSError as error:
         raise StoreError(f"--save {path}: {(error.strerror or str(error)).lower()}") from None
-    say(f"{text}\n{path} has this; nothing was measured: plan {path}, run {path}")
+    say(f"{text}\n# {path} has this; nothing was measured: plan {path}, run {path}")

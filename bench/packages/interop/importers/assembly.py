@@ -7,14 +7,16 @@ and of their rows. Writes nothing and prints nothing.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import combinations
+from typing import Any, TypeVar
 
 from bench.model.errors import ForeignError
 from bench.model.notices import Notice, notice, with_counts
 from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
 from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import nccl_tests, osu
-from bench.packages.interop.importers.readings import Options, Reading, Source
+from bench.packages.interop.importers.context import difference
+from bench.packages.interop.importers.readings import Number, Options, Reading, Source
 
 # Format, as the command line names it → the function that reads one file.
 READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
@@ -43,10 +45,9 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         twin = by_content.setdefault(source.sha256, source)
         if twin is not source:  # they would be two launches that agree perfectly
             raise ForeignError(f"{source.path}: the same output as {twin.path}; it would count as a launch of its own")
-    _check_machines(files)
     readings = [reading for _, reading in files]
-    left_out = with_counts(sum((reading.left_out for reading in readings), Counter[Notice]()), "rows")
-    numbers = [number for reading in readings for number in reading.numbers]
+    numbers, mixed = _pooled(files)
+    left_out = with_counts(sum((reading.left_out for reading in readings), mixed), "rows")
     if not numbers:
         names = ", ".join(source.name for source, _ in files)
         raise ForeignError(f"{names}: nothing to import", *left_out, *(() if left_out else ["no rows"]))
@@ -78,7 +79,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         case
         for reading in readings
         for case, times in Counter(number.case for number in reading.numbers).items()
-        if times > 1
+        if times > 1 and case in launches
     ]
     if repeated:
         op, size = repeated[0].op, repeated[0].size_bytes
@@ -106,17 +107,23 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
 
 
-def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
-    """Raise ForeignError if two files have a case on different GPUs: it would look like between-launch variance."""
-    first_by_case: dict[Case, tuple[Source, str]] = {}
-    for source, reading in files:
-        devices = str(reading.facts.get("devices", ""))
-        for case in dict.fromkeys(number.case for number in reading.numbers):
-            first, earlier = first_by_case.setdefault(case, (source, devices))
-            if devices and earlier and devices != earlier:
-                raise ForeignError(
-                    f"{source.path}: it has {devices}, {first.path} has {earlier}: import them one by one, and compare"
-                )
+def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
+    """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
+    numbers = [(source, number) for source, reading in files for number in reading.numbers]
+    contexts = {id(number.context): number.context for _, number in numbers}
+    keys = {at: frozenset(context.items()) for at, context in contexts.items()}
+    tables: dict[Case, dict[Any, tuple[Source, dict[str, str]]]] = defaultdict(dict)
+    for source, number in numbers:
+        tables[number.case][source.path, keys[id(number.context)]] = source, number.context
+    mixed: dict[Case, Notice] = {}
+    for case, facts in tables.items():
+        for (file, first), (other_file, second) in combinations(facts.values(), 2):
+            if (texts := difference(first, second, file is other_file)) is not None:
+                places = [f"{source.name}: {text}" for source, text in zip((file, other_file), texts, strict=True)]
+                mixed[case] = notice(ImportNotice.OTHER_SETTINGS, first=places[0], second=places[1])
+                break
+    rows = {(id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed}
+    return [n for _, n in numbers if n.case not in mixed], Counter(reason for _, _, reason in rows)
 
 
 def explanation(imported: Imported) -> bytes:

@@ -1,9 +1,9 @@
 """Extract the lines that a tool printed from a log, without labels of launchers and envelopes of log collectors.
 
 In: the text of a file. Out: `LogLine`s, with their line numbers in the file. Removed are colours, control characters,
-labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it: one object per line
-(Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. This module does not know the format
-of any tool.
+labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `), the bars of Markdown's tables, and JSON
+around it: one object per line (Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. This
+module does not know the format of any tool.
 """
 
 import json
@@ -42,7 +42,9 @@ _BETWEEN = r"""
 """
 _FRONT = r"""
       | [A-Za-z][\w.-]*:(?=\s+[\d\#])       # pdsh, clush: node01:
+      | >(?=\s*[\d\#|])                     # a quotation in Markdown
 """
+_MARKDOWN_ROW = re.compile(r"\s*\|(.*)\|\s*")
 _TAG = re.compile(_ANYWHERE, re.VERBOSE)
 _INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
 _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
@@ -114,6 +116,8 @@ def _bare(text: str) -> str:
     line = _TAG.sub("", text[:LONGEST_LINE])
     while (label := _LABEL.match(line)) is not None and label.end():
         line = line[label.end() :]
+    if (table := _MARKDOWN_ROW.fullmatch(line)) is not None:
+        return "  ".join(cell.strip() or "N/A" for cell in table[1].split("|"))
     return line.rstrip()
 
 

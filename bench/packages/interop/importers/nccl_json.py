@@ -18,7 +18,8 @@ from bench.catalog.variables import allowed
 from bench.model.errors import ForeignError, damaged_json
 from bench.model.records import Json
 from bench.packages.interop.catalog import NO_REDUCE_OP
-from bench.packages.interop.importers.nccl_text import DeviceRow, Half, Row, Section, version_of
+from bench.packages.interop.importers.context import COMMAND, OUTPUT, stable
+from bench.packages.interop.importers.nccl_text import READ, DeviceRow, Half, Row, Section, version_of
 from bench.packages.interop.importers.readings import LEAST_US, Printed, whole
 
 # The tool writes six decimals, of microseconds and of GB/s.
@@ -42,9 +43,7 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")
     if _whole(document.get("version")) == 1:
-        raise ForeignError(
-            f"{where}: JSON version 1; JSON version 2 or newer, and text of nccl-tests 2.10 or newer is read"
-        )
+        raise ForeignError(f"{where}: JSON version 1; JSON version 2 or newer, and text of {READ} is read")
     return _nccl_sections(document)
 
 
@@ -55,6 +54,10 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
     # `all_reduce` from `/somewhere/all_reduce_perf`, which may follow the command of a wrapper.
     commands = [arg.replace("\\", "/").rsplit("/", 1)[-1] for arg in args]
     tests = [name.split("_perf")[0] for name in commands if "_perf" in name]
+    described = [_object(device) for device in _list(config.get("devices"))]
+    facts = {**config, "nccl": version, "devices": [{**device, "pid": 0} for device in described]}
+    facts[COMMAND] = stable(OUTPUT.sub("", " ".join(args)))
+    context = {name: f"{name} {json.dumps(fact)}" for name, fact in facts.items()}
     devices = [
         DeviceRow(
             _whole(device.get("rank")) or 0,
@@ -62,7 +65,7 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
             str(device.get("hostname", "")),
             str(device.get("device_info", "")),
         )
-        for device in map(_object, _list(config.get("devices")))
+        for device in described
     ]
     blocking = BLOCKING.get(_option(args, "z", "blocking") or "", "barrier")
     section = Section(
@@ -105,6 +108,7 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
             root=_whole(result.get("root")),
             halves=tuple(halves),
             iterations=_whole(result.get("actual_iterations")),
+            context=context,
         )
         section.rows.append(row)
     environment = document.get("env")
@@ -115,6 +119,7 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
         parts = (str(entry).partition("=") for entry in _list(environment))
         variables = [(name, value) for name, _, value in parts]
     section.variables = allowed(variables)
+    context |= {name: f"{name}={value}" for name, value in section.variables.items()}
     return [section], len(variables) - len(section.variables)
 
 

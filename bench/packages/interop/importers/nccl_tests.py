@@ -78,10 +78,9 @@ def read(source: Source, options: Options) -> Reading:
         reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
-        raise ForeignError(
-            f"{where}: no table of results"
-            + (f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it")
-        )
+        cut = f": its rows cannot be read, such as line {reading.unread[0].number}" if reading.unread else ""
+        ended = f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it"
+        raise ForeignError(f"{where}: no table of results{cut or ended}")
     for section in measured:
         _read_section(section, options, source, reading)
     return reading
@@ -156,7 +155,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         if splits is not None:
             uneven = parse_splits(splits) if splits else None
             case = replace(_case(row, section, op, ranks, division), splits=uneven)
-            reading.numbers += _numbers(row, section, case, reading)
+            reading.numbers += [replace(n, context=row.context) for n in _numbers(row, section, case, reading)]
 
 
 def _contradicts(row: Row, op: str, together: int) -> bool:

@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
+from bench.packages.interop.importers.context import COMMAND, Context, stable
 from bench.packages.interop.importers.logs import LogLine, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
@@ -24,7 +25,8 @@ COUNTS = {"#wrong", "wrong"}
 FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
 # Columns of nccl-tests before 2.10: the largest deviation, and the number of elements.
 OLD_COLUMNS = {"error", "N"}
-TOO_OLD = "written by an nccl-tests before 2.10; output of nccl-tests 2.10 or newer is read"
+READ = "nccl-tests 2.10 or newer"
+TOO_OLD = f"written by an older nccl-tests; output of {READ} is read"
 # If more blanks than this precede the only half of a row, its first half is empty (nccl-tests writes 32 blanks where it
 # replays in place only).
 EMPTY_HALF = 28
@@ -45,8 +47,13 @@ _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
 _UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
 _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?(?:\.exe)?[\s\"']*$")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
+# The line above the names of the columns; a sentence may have its words, too.
+_ONLY_PLACES = re.compile(r"(?:[^#]*#)?\s*(?:(?:out-of-place|in-place)\s*){1,2}")
 # In an open table: the rest of a row that another line interrupted.
 _PART_OF_A_ROW = re.compile(r"\s*-?\d+\s*$|.*\b[a-z]\w*\s+(?:sum|prod|min|max|avg|mulsum|none)\s+-?\d+(?:\s|$)")
+# Lines of an execution that state its settings, and lines that say nothing of them.
+_STATED = re.compile(r"(nThread|Rank\s+\d+|\w+-tests:? version|[NR]CCL version|Blocking Enabled|Parallel Init).*", re.I)
+_FRAME = re.compile(r"test (?:starting|concluded)|Using devices|Out of bounds|Avg bus|-place|algbw|\(us\)")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?(?:\.exe)?\b(?!\.)")
 # A command line without a launcher: after a prompt, or with an option.
 _ALONE = re.compile(
@@ -96,6 +103,8 @@ class Row:
     root: int | None
     halves: tuple[Half, ...]
     iterations: int | None = None
+    # Facts of its table, as in `context`.
+    context: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -176,7 +185,7 @@ class Header:
 
     # Columns of one half.
     columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
-    # Placements of the halves that the table has.
+    # Placements of the halves that the table has; "" if unknown.
     places: tuple[str, ...] = ("out", "in")
 
 
@@ -202,6 +211,7 @@ def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
     for line in lines:
         parser.take(line)
     parser.finish_row()
+    parser.context.end()
     return [*parser.done, parser.section]
 
 
@@ -232,8 +242,6 @@ class _Parser:
         self.section = Section()
         self.done: list[Section] = []
         self.stage = _Reached.NOTHING
-        # The line with the settings of the current section.
-        self.settings = ""
         # True if the table of the current section has ended.
         self.closed = False
         # Test that a command line named, for the section that begins below it, if the section does not name its test.
@@ -241,6 +249,9 @@ class _Parser:
         # Number of processes that a launcher's command line names, for the same section.
         self.processes: int | None = None
         self.begun: _BegunRow | None = None
+        self.context = Context()
+        # Facts of the current table.
+        self.facts: dict[str, str] = {}
 
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
@@ -251,14 +262,23 @@ class _Parser:
             self._count_as_unread(numbered)
             return
         self._learn(line)
-        if "-place" in line:
-            self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+        command = _command(line)
+        stated = _STATED.search(line)
+        if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
+            name, text = stable(stated[1]), stable(stated[0])
+            known = self.context.settings.get(name, "")  # of a copy that runs at the same time
+            self.context.settings[name] = known if text in known else f"{known} {text}".strip()
+        elif stated or command is not None or not _FRAME.search(line):
+            self.context.take(numbered, COMMAND if command else "")
+        if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
+            found = (PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+            self.places = tuple(dict.fromkeys([*self.places, *found]))
         if "algbw" in line:
-            self._read_header(line)
+            self._read_header(numbered)
         if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
             self.finish_row()
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
-        if (command := _command(line)) is not None:
+        if command is not None:
             if self.section.rows or self.section.cut or self.begun is not None:
                 self._end_section()  # rows above a command do not belong to it
             self.hint, self.processes = command
@@ -285,7 +305,8 @@ class _Parser:
         self.finish_row()
         self.done.append(self.section)
         self.section, self.header, self.places, self.closed = Section(), Header(), (), False
-        self.stage, self.settings, self.titled = _Reached.NOTHING, "", False
+        self.stage, self.titled = _Reached.NOTHING, False
+        self.context.settings.clear()
 
     def _learn(self, line: str) -> None:
         """Read facts on the tool, its settings and the devices from a line; a line may contain several facts."""
@@ -305,10 +326,10 @@ class _Parser:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            if self.stage == _Reached.SETTINGS and self.settings != line[settings.start() :]:
+            known = self.context.settings.get("nThread", "")
+            if self.stage == _Reached.SETTINGS and stable(line[settings.start() :]) not in known:
                 self._end_section()
             self._reach(_Reached.SETTINGS)
-            self.settings = line[settings.start() :]
             self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
             self._use_command()
             counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
@@ -334,19 +355,26 @@ class _Parser:
         if "CCL version" in line and (library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)):
             self.section.nccl = library[1].rstrip(".")
 
-    def _read_header(self, line: str) -> None:
-        names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
+    def _read_header(self, line: LogLine) -> None:
+        text = re.sub(r"\([^)]*\)", " ", line.text)  # units
+        names = text.replace("#wrong", " #wrong ").replace("# ", " ").split()
         starts = [at for at, name in enumerate(names) if name in TIMES]
         if "busbw" not in names or not starts:
             return
         if OLD_COLUMNS & set(names):
             raise ForeignError(f"{self.where}: {TOO_OLD}")
+        places, self.places = self.places, ()
+        if "size" not in names or len(starts) < len(places):
+            problem = "this line has a part of a header: columns were cut off, or a narrow terminal wrapped the lines"
+            raise ForeignError(f"{self.where}:{line.number}: {problem}; give the output as nccl-tests printed it")
         if self.closed:
             self._end_section()
         self.finish_row()
         last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
         end = starts[1] if len(starts) > 1 else 1 + last
-        places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
+        # Which half an only half is must be stated: "" if it is not.
+        if len(places) != len(starts):
+            places = ("out", "in") if len(starts) == 2 else ("",)
         self.header, self.titled = Header(tuple(names[starts[0] : end]), places), True
         self.section.cpu_time = "cputime" in names
 
@@ -369,6 +397,10 @@ class _Parser:
         self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
         self.stage = _Reached.ROWS
+        if self.section.rows and (whole(size) or 0) > self.section.rows[-1].size:
+            self.context.lines = {}
+        else:  # a table, or the same rows once more
+            self.facts = self.context.table()
         self.begun = _BegunRow(line, whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         self._finish_complete_row(self.begun, behind)
         if _ROW.search(behind):  # two rows whose line feed was lost
@@ -387,6 +419,8 @@ class _Parser:
             self.begun.redop, self.begun.root, rest = redop, root, line[at:]
         halves, behind = _halves(rest, self.header)
         if not halves:
+            if rest != line and rest.strip():  # the line ends within a half
+                self.finish_row()
             return False
         self.begun.halves += halves
         self._finish_complete_row(self.begun, behind)
@@ -405,12 +439,14 @@ class _Parser:
         places = self.header.places
         if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
             places = places[1:]
-        halves = tuple(_half(place, values, self.header) for place, values in zip(places, begun.halves, strict=False))
-        if len(begun.halves) < len(places) or begun.size is None:
+        placed = [(place, values) for place, values in zip(places, begun.halves, strict=False) if place]
+        halves = tuple(_half(place, values, self.header) for place, values in placed)
+        if len(halves) < len(places) or begun.size is None:
             self._count_as_unread(begun.line)
         if halves and begun.size is not None:
             self._use_command()
-            self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
+            lead = begun.size, begun.count, begun.dtype, begun.redop, begun.root
+            self.section.rows.append(Row(*lead, halves, context=self.facts))
 
 
 def _command(line: str) -> tuple[str, int | None] | None:

@@ -20,6 +20,7 @@ from bench.model.errors import ForeignError
 from bench.model.notices import notice
 from bench.model.records import Aggregate, Case, Failure
 from bench.packages.interop.conclusions import ImportNotice
+from bench.packages.interop.importers.context import COMMAND, Context
 from bench.packages.interop.importers.logs import Command, LogLine, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
@@ -97,7 +98,7 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 _RESULT = re.compile(r"\d+\.\d{2,}(?:e[-+]?\d+)?")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*\d+(?:\.\d+)?(?:\s|$)")
 # A row without a title or a header above it.
-_LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s.*)?")
+_LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s|$)")
 RESULTS = ("Avg Latency", "Latency", "Bandwidth")
 
 
@@ -119,6 +120,8 @@ class _Table:
     on_device: bool = True
     # Size and values of each row. The size is None in a table without a column for it (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
+    # Facts of the table, as in `context`.
+    facts: dict[str, str] = field(default_factory=dict)
     unread: list[LogLine] = field(default_factory=list)
 
     @property
@@ -150,7 +153,7 @@ def read(source: Source, options: Options) -> Reading:
 # ── text to tables ───────────────────────────────────────────────────────────────────────────────
 def _tables(lines: Sequence[LogLine]) -> list[_Table]:
     """Return the tables of a log. A command line, a title, and a header below rows each begin a new table."""
-    tables = [_Table()]
+    tables, context = [_Table()], Context()
     prefix: re.Pattern[str] | None = None  # text that a logger wrote in front of the title
     for line in lines:
         table, text = tables[-1], line.text
@@ -158,8 +161,10 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
         mark = text.rfind("#")
         if (command := command_in(text, PROGRAM)) is not None:
             tables.append(_Table(command=command))
+            context.take(line, COMMAND)
         elif (title := _TITLE.match(" ".join(text[mark:].split()))) is not None:
             prefix = _prefix_pattern(text[:mark])
+            context.take(line, "title")
             tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
             new = _Table(tool, library, title["title"], title["version"])
             if not table.rows and table.title is None:
@@ -169,7 +174,8 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
             if prefix is None and _HEADER.match(text[mark:]):
                 prefix = _prefix_pattern(text[:mark])
             begins = prefix.match(text) if prefix else None
-            _take(LogLine(line.number, text[begins.end() :] if begins else text), tables)
+            _take(LogLine(line.number, text[begins.end() :] if begins else text), tables, context)
+    context.end()
     return tables
 
 
@@ -180,9 +186,10 @@ def _fitting(command: Command | None, title: str | None) -> Command | None:
     return None if started is not None and test is not None and test.op != started else command
 
 
-def _take(line: LogLine, tables: list[_Table]) -> None:
+def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
     """Read a line that is neither a command nor a title."""
     table, text = tables[-1], line.text
+    titled = table.title is not None or bool(table.columns)
     if "#Using NCCL" in text or "#Using RCCL" in text:
         if table.rows:
             tables.append(table := _Table())
@@ -196,21 +203,21 @@ def _take(line: LogLine, tables: list[_Table]) -> None:
         table.datatype = datatype[1]
     elif (buffers := _BUFFERS.search(text)) is not None:
         table.on_device = "HOST" not in buffers[0]
+        context.take(line, "buffers")
     elif _HEADER.match(text) and ("us" in text or "B/s" in text):
         if table.rows:
             tables.append(table := _Table())
         plain = re.sub(r"\bSize \(B\)", "Size", text.replace("[", "(").replace("]", ")"))
         table.columns = _COLUMN.findall(plain.lstrip("# "))
-    elif table.title is not None or table.columns:
-        if (row := _row(text, table)) is not None:
-            if _follows(row[0], table):
-                table.rows.append(row)
-            else:
-                table.unread.append(line)
-        elif _BEGINS_LIKE_A_ROW.match(text):
-            table.unread.append(line)
-    elif _LOOSE_ROW.fullmatch(text):
+    elif titled and (row := _row(text, table)) is not None and _follows(row[0], table):
+        if not table.rows:
+            table.facts = context.table()
+        context.lines, context.settings = {}, {}
+        table.rows.append(row)
+    elif (_BEGINS_LIKE_A_ROW if titled else _LOOSE_ROW).match(text) is not None or (titled and _row(text, table)):
         table.unread.append(line)
+    else:
+        context.take(line)
 
 
 def _follows(size: int | None, table: _Table) -> bool:
@@ -293,7 +300,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         if not size and operation.sized:
             reading.left_out[notice(ImportNotice.SIZE_0 if size == 0 else ImportNotice.NO_SIZE)] += 1
         elif number := _number(table, test, case, size or 0, values):
-            reading.numbers.append(number)
+            reading.numbers.append(replace(number, context=table.facts))
         else:
             reading.left_out[notice(ImportNotice.NO_TIME)] += 1
 

@@ -127,6 +127,8 @@ class Number:
     failure: Failure | None = None
     # True if the tool found the result right. None if unknown.
     verified: bool | None = None
+    # Facts of its table, as in `context`; all numbers of a table share them.
+    context: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -211,7 +213,7 @@ DTYPES = {
     "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64",
 }  # fmt: skip
 # Patterns in the name of a file. Longer names first: reduce_scatter contains reduce, all_gather contains gather.
-_IN_FILE_NAMES = {
+IN_FILE_NAMES = {
     r"reduce[-_.]?scatter": "reduce_scatter",
     r"all[-_.]?reduce": "all_reduce",
     r"all[-_.]?gather": "all_gather",
@@ -227,7 +229,7 @@ _IN_FILE_NAMES = {
 def operation_in(file_name: str) -> str | None:
     """Return the collective that a file name contains; None if it contains no collective, or several."""
     rest, operations = file_name.lower(), []
-    for pattern, op in _IN_FILE_NAMES.items():
+    for pattern, op in IN_FILE_NAMES.items():
         rest, times = re.subn(pattern, " ", rest)
         operations += [op] if times else []
     return operations[0] if len(operations) == 1 else None

@@ -1,4 +1,4 @@
-"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -x FILE).
+"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -X FILE).
 
 In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
 options of `report` choose one table. The fields are from JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
@@ -10,28 +10,20 @@ as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
+from itertools import dropwhile, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import __version__
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, half, ranks_together
-from bench.catalog.dtypes import dtype_named
+from bench.catalog.collectives import OPERATIONS, half
+from bench.catalog.subgroups import divide
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Json, Run, Samples, Timings
-from bench.packages.interop.catalog import (
-    NO_REDUCE_OP,
-    NO_ROOT,
-    RCCL_NAMES,
-    reduce_op_named,
-    test_named,
-)
-from bench.packages.interop.catalog import dtype_named as name_of_dtype
+from bench.packages.interop.catalog import RCCL_NAMES, test_named
 from bench.packages.interop.report import nccl_tests
 from bench.report.view import View
 
@@ -49,22 +41,22 @@ def nccl_tests_json(view: View) -> str:
     case, members = cases[0], [summaries[case] for case in cases]
     ranks = nccl_tests.ranks_of(run, case)
     timed = _timed(run, cases) if case.depth == 1 else {}
-    busbws = [rate / 1e9 for s in members if (rate := nccl_tests.rates(s)[1]) is not None]
+    average, enough = nccl_tests.average_busbw(run, members)
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
     document = {
         "version": VERSION,
         "collbench": __version__,
         "start_time": _clock(run.manifest.get("started")),
-        "args": [test_named(case.op), *MAXIMUM],
-        "env": [f"{name}={value}" for name, value in _variables(run).items()],
+        "args": [test_named(case.op), *dropwhile(lambda word: word[:1] != "-", run.manifest.get("argv", [])), *MAXIMUM],
+        "env": [f"{name}={value}" for name, value in nccl_tests.variables_of(run).items()],
         "nccl_version": _version(ranks),
         "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
         "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
         "average_bus_bandwidth": {
-            "bandwidth": _number(fmean(busbws) if busbws else None),
-            "okay": "unchecked",
+            "bandwidth": _number(average),
+            "okay": "unchecked" if enough is None else _flag(enough),
         },
         "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
         "end_time": _clock(run.manifest.get("finished")),
@@ -90,6 +82,7 @@ def rccl_tests_json(view: View) -> str:
     for summary in view.calls:
         for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
             algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+            size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
             rows.append(
                 {
                     "collbench": __version__,
@@ -99,9 +92,9 @@ def rccl_tests_json(view: View) -> str:
                     "ranks": case.world_size,
                     "ranksPerNode": per_node,
                     "gpusPerRank": 1,
-                    "size": summary.case.size_bytes,
-                    "type": name_of_dtype(summary.case.dtype).replace("f8e", "fp8_e"),
-                    "redop": _redop(summary.case),
+                    "size": size,
+                    "type": dtype.replace("f8e", "fp8_e"),
+                    "redop": redop,
                     "inPlace": int(half(summary.case) == "in"),
                     "time": time_s * 1e6,
                     "algBw": None if algbw is None else algbw / 1e9,
@@ -129,15 +122,8 @@ def _result(
     run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
 ) -> Json:
     """Return the object of one row: both placements, null for a placement that was not measured."""
-    case = row[0]
-    pieces = OPERATIONS[case.op].pieces(ranks_together(case))
-    result: Json = {
-        "size": case.size_bytes,
-        "count": case.size_bytes // (pieces * dtype_named(case.dtype).itemsize),
-        "type": name_of_dtype(case.dtype),
-        "redop": _redop(case),
-        "root": f"{case.root if OPERATIONS[case.op].rooted else NO_ROOT:6}",
-    }
+    size, count, dtype, redop, root = nccl_tests.lead(row[0])
+    result: Json = {"size": size, "count": count, "type": dtype, "redop": redop, "root": f"{root:6}"}
     halves = {half(each): summaries[each] for each in row}
     for place, key in KEYS.items():
         summary = halves.get(place)
@@ -197,7 +183,7 @@ def _config(
     steps = {later - earlier for earlier, later in pairwise(sizes)}
     return {
         "nthreads": 1,
-        "ngpus": 1,
+        "ngpus": nccl_tests.gpus_of_process(run, case),
         "minimum_bytes": sizes[0],
         "maximum_bytes": sizes[-1],
         "step_bytes": steps.pop() if len(steps) == 1 else None,
@@ -218,7 +204,7 @@ def _device(facts: RankFacts, case: Case) -> Json:
     _, _, number = str(facts.get("device", "")).partition(":")
     return {
         "rank": facts.get("rank"),
-        "group": 0,
+        "group": divide(case.groups, case.world_size).of(facts.get("rank", 0)) or 0,
         "pid": facts.get("pid"),
         "hostname": facts.get("hostname"),
         "device": int(number) if number.isdecimal() else None,
@@ -242,14 +228,6 @@ def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
 def _host_ns(timings: Timings) -> NDArray[np.int64]:
     """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
     return timings.duration_ns if timings.host_ns is None else timings.host_ns
-
-
-def _redop(case: Case) -> str:
-    return reduce_op_named(case.reduce_op) if OPERATIONS[case.op].reduces else NO_REDUCE_OP
-
-
-def _variables(run: Run) -> dict[str, str]:
-    return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:

@@ -8,14 +8,18 @@ dispatching is part of its times (BenchTime in its common.cu): on GPUs the colum
 and the device's own time is below the table.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import pairwise
+from statistics import fmean
 
 from bench import __version__
 from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS, half, place_named, ranks_together
 from bench.catalog.dtypes import dtype_named
+from bench.catalog.subgroups import divide
 from bench.model.conclusions import Summary
 from bench.model.facts import RankFacts
 from bench.model.projection import PLACEMENTS, grouped
@@ -35,6 +39,8 @@ MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
+# Variable with the least mean bus bandwidth in GB/s, and the share of it that is enough, as `run` in common.cu has it.
+LEAST_BUSBW, ENOUGH = "NCCL_TESTS_MIN_BW", 0.9
 # Options that a column, the half of a row or the title of a table shows.
 SHOWN = ("reduce_op", "root", "placement", "metric", "depth")
 
@@ -103,30 +109,34 @@ def heading(
 
 def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> str:
     """Format one row; for an operation without sizes, a comment. cases: out of place, in place, or both."""
-    case, operation = cases[0], OPERATIONS[cases[0].op]
-    if not operation.sized:
+    case = cases[0]
+    if not OPERATIONS[case.op].sized:
         return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
-    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
-    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
-    root = case.root if operation.rooted else NO_ROOT
     halves = {half(case): summaries.get(case) for case in cases}
-    lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
-    return lead + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
+    return LEAD.format(*lead(case)) + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
 
 
 def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
     """Return the lines below a table."""
     members = [summaries[case] for case in cases if case in summaries]
-    failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = wrong_results(run, members)
-    lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
+    # Without the failure's text: clients take any word after " on " for a node, and 13 words with "float" for a row.
+    failures = dict.fromkeys((s.case, failure.kind, failure.rank) for s in members for failure in s.failures)
+    lines = [
+        f"# failed ({kind}{'' if rank is None else f', rank {rank}'}; report.md says why): "
+        f"{case.size_bytes} B {place_named(case)}"
+        for case, kind, rank in failures
+    ]
     outcome = f"{UNKNOWN} (the tool does not report it)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
     lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
-    if busbws := [rate / 1e9 for s in members if (rate := rates(s)[1]) is not None]:
+    average, enough = average_busbw(run, members)
+    if average is not None:
+        verdict = {None: "", True: " OK", False: " FAILED"}[enough]
         lines += [
-            "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
-            f"# Avg bus bandwidth    : {sum(busbws) / len(busbws):g}",
+            "# The mean over sizes and placements, as nccl-tests has it, without calls that include a copy if there are"
+            " others; CollBench itself never averages rates:",
+            f"# Avg bus bandwidth    : {Decimal(f'{average:g}'):f}{verdict}",
         ]
     return [*lines, "#", f"# Collective test concluded: {test_named(cases[0].op)}", "#"]
 
@@ -144,17 +154,20 @@ def _sizes(cases: Sequence[Case]) -> str:
 
 
 def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
-    """Format the line with sizes and numbers of calls. One command has all GPUs unless a launcher started several."""
+    """Format the line with sizes and numbers of calls."""
     case, sampling = cases[0], run.plan.settings.sampling
-    launched = run.imported is not None or any(session.get("job") for session in run.environment)
-    gpus = 1 if launched else case.world_size
     calls = [s.iterations // s.launches for s in members if s.launches]
     iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or UNKNOWN)
     return (
-        f"# nThread 1 nGpus {gpus} {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
-        f"validation: {int(run.imported is None)} "
-        f"graph: {int(case.metric == 'graph')}"
+        f"# nThread 1 nGpus {gpus_of_process(run, case)} {sizes} warmup iters: {sampling.warmup * case.depth} "
+        f"iters: {iters} agg iters: 1 validation: {int(run.imported is None)} graph: {int(case.metric == 'graph')}"
     )
+
+
+def gpus_of_process(run: Run, case: Case) -> int:
+    """Return nGpus: one command has all GPUs unless a launcher started several."""
+    launched = run.imported is not None or any(session.get("job") for session in run.environment)
+    return 1 if launched else case.world_size
 
 
 def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterable[str]:
@@ -176,11 +189,13 @@ def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iter
             yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
     if checked_apart(case):
         yield (
-            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call on new data is, "
-            "before and after timing"
+            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call with new data "
+            "is, before and after timing"
         )
     if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
         yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
+    if OPERATIONS[case.op].sized and run.imported is None and len({half(each) for each in cases}) == 1:
+        yield "# One half is nan: skipped (report.md) or not asked for; placements [in, out], or one copied, fill both"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _other_options(case):
         yield f"# Not at the default: {', '.join(different)}"
@@ -201,13 +216,13 @@ def ranks_of(run: Run, case: Case) -> list[RankFacts]:
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    facts_by_rank = {facts.get("rank"): facts for facts in ranks}
+    facts_by_rank, groups = {facts.get("rank"): facts for facts in ranks}, divide(case.groups, case.world_size)
     for rank in range(case.world_size):
         facts = facts_by_rank.get(rank, {})
         _, _, number = str(facts.get("device", "")).partition(":")
         where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
-        pid = facts.get("pid", 0)
-        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{UNKNOWN}] {name}"
+        process = f"Group {groups.of(rank) or 0:2} Pid {facts.get('pid', 0):6} on {where:>10}"
+        yield f"#  Rank {rank:2} {process} device {int(number or 0):2} [{UNKNOWN}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
@@ -218,6 +233,14 @@ def _half(run: Run, summary: Summary | None) -> str:
     texts = [NO_NUMBER if rate is None else _fitted(rate / 1e9, 6) for rate in rates(summary)]
     wrong = wrong_elements(run, summary)
     return HALF.format(_microseconds(summary), *texts, UNKNOWN if wrong is None else wrong)
+
+
+def lead(case: Case) -> tuple[int, int, str, str, int]:
+    """Return the size, number of elements, dtype, reduce op and root of a row."""
+    operation = OPERATIONS[case.op]
+    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
+    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    return case.size_bytes, count, name_of_dtype(case.dtype), redop, case.root if operation.rooted else NO_ROOT
 
 
 def wrong_elements(run: Run, summary: Summary) -> int | None:
@@ -239,6 +262,29 @@ def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
     if run.imported is not None and any(wrong_elements(run, summary) is None for summary in members):
         return None
     return sum(failure.kind == "wrong" for summary in members for failure in summary.failures)
+
+
+def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, bool | None]:
+    """Return the mean bus bandwidth of a table in GB/s, and whether it is enough for NCCL_TESTS_MIN_BW, if that is set.
+
+    nccl-tests copies nothing, so calls with a copy, which are slower, are left out if there are others.
+    """
+    own = [s for s in members if s.case.placement != "copied"] or members
+    busbws = [rate / 1e9 for s in own if (rate := rates(s)[1]) is not None]
+    average = float(f"{fmean(busbws):.6g}") if busbws else None
+    least = least_busbw(variables_of(run))
+    return average, None if least is None else average is not None and average >= ENOUGH * least
+
+
+def least_busbw(variables: Mapping[str, str]) -> float | None:
+    """Return the mean bus bandwidth in GB/s that NCCL_TESTS_MIN_BW asks for; None if it is not set, or not a number."""
+    text = variables.get(LEAST_BUSBW, "")
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE) else None
+
+
+def variables_of(run: Run) -> dict[str, str]:
+    """Return the recorded environment variables of a run."""
+    return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
 
 
 def time_s(summary: Summary | None) -> float | None:

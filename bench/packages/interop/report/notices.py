@@ -71,6 +71,9 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.CPU_TIME: Sentence(f"{_OUT}CPU time of issuing the calls (-C 1), not the time of the operation"),
     ImportNotice.UNNAMED_DIVISION: Sentence(f"{_OUT}NCCL_TESTS_SPLIT divided the ranks in an unsupported way"),
     ImportNotice.CONTRADICTION: Sentence(f"{_OUT}numbers of the row contradict each other, or the test"),
+    ImportNotice.OTHER_SETTINGS: Sentence(
+        f"{_OUT}measured under other settings ({{first}}; {{second}}): import each setting from a file of its own"
+    ),
     ImportNotice.OTHER_DIVISION: Sentence(f"{_UNEVEN} of rccl-tests, which divides data in its own way"),
     ImportNotice.MATRIX: Sentence(f"{_UNEVEN} with a matrix of bytes, which is not in the file"),
     ImportNotice.NOT_BY_SPREAD: Sentence(
