@@ -9,14 +9,19 @@ import threading
 import time
 from dataclasses import replace
 from multiprocessing import AuthenticationError
+from types import SimpleNamespace
 
 import pytest
 
 from bench.launch import coordinator
-from bench.launch.agent import _Agent
+from bench.launch.agent import _Agent, _reach
 from bench.launch.coordinator import Agents
-from bench.model.errors import JobError
-from bench.model.records import Case, Fault, Job, Launch, Settings, Variables
+from bench.launch.job import JobRank
+from bench.launch.secret import JobSecret
+from bench.launch.sweep import Silent, sweep
+from bench.launch.turns import drive
+from bench.model.errors import JobError, LostRankError, StartError
+from bench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
 from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.protocol import channel, messages
 from bench.store import encoding
@@ -29,7 +34,7 @@ FUZZED = 200
 
 @pytest.fixture
 def agents():
-    with channel.listen("127.0.0.1", [0]) as listener, Agents(listener, KEY, 2) as server:
+    with channel.listen("127.0.0.1", [0]) as listener, Agents([listener], KEY, 2) as server:
         server.address = listener.getsockname()
         yield server
 
@@ -180,6 +185,102 @@ def test_a_job_may_go_on_without_a_process_that_does_not_come(agents):
     assert until(agents.lost) and set(agents.lost()) == {2}
 
 
+# ── what each end says ───────────────────────────────────────────────────────────────────────────
+def test_rank_0_says_where_it_listened_and_what_it_saw(agents, monkeypatch):
+    """Nobody connected; somebody connected without a proof; somebody proved, and its large packets do not arrive."""
+    with pytest.raises(JobError, match=r"rank 0 listens at 127\.0\.0\.1, port \d+; nobody connected"):
+        agents.gather(OWN, 0.1)
+    with pytest.raises(AuthenticationError):
+        channel.connect(*agents.address, b"x" * 32, 5)
+    assert until(lambda: agents._refused)
+    with pytest.raises(JobError, match=r"127\.0\.0\.1 connected without a proof: set the same COLLBENCH_SECRET"):
+        agents.gather(OWN, 0.1)
+    monkeypatch.setattr(coordinator, "HANDSHAKE_S", 1)
+    with channel.connect(*agents.address, KEY, 5) as silent:
+        with pytest.raises(JobError, match=r"proved itself, then sent nothing for 1 s: do large packets arrive"):
+            agents.gather(OWN, 60)
+        assert "do large packets arrive (MTU)?" in messages.receive(silent)[0]["why"]
+
+
+def test_a_caller_who_was_turned_away_first_and_then_joined_is_not_blamed(agents):
+    agents._world_size = 3
+    socket.create_connection(agents.address).close()
+    assert until(lambda: agents._refused)
+    with honest(agents):
+        assert until(lambda: 1 in agents._members)
+        with pytest.raises(JobError, match="nobody else connected"):
+            agents.gather(OWN, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("listens", "words"),
+    [
+        (None, r"never connected to 127\.0\.0\.1 \(connection refused\)"),
+        (
+            b"SSH-2.0-x\r\n",
+            r"\d+: another program or version listens there: choose another MASTER_PORT",
+        ),
+        (channel.GREETING + b"n" * 32, r"\d+: the other end does not know the key: set one COLLBENCH_SECRET"),
+    ],
+    ids=["nobody", "another program", "another key"],
+)
+def test_a_rank_says_why_it_did_not_reach_rank_0(tmp_path, listens, words):
+    with channel.listen("127.0.0.1", [0]) as listener:
+        place = JobRank("srun", 1, 2, 1, "127.0.0.1", (listener.getsockname()[1],), "x", True)
+        if listens is None:
+            listener.close()
+        else:
+
+            def answer():
+                with contextlib.suppress(OSError):
+                    while True:
+                        with listener.accept()[0] as caller:
+                            caller.sendall(listens)
+
+            threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(JobError, match=words):
+            _reach(place, JobSecret(place, "s" * 16, tmp_path, tmp_path), time.monotonic() + 0.5)
+        if listens is not None:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_launches_lead_over_the_address_that_agents_on_other_hosts_reached(agents):
+    agents._members = {
+        rank: SimpleNamespace(ends=ends)
+        for rank, ends in enumerate([("a", "a"), ("a", "a"), ("a", "a"), ("b", "x"), ("b", "y"), ("c", "z")])
+    }
+    assert agents.reached() == "b"
+    agents._members = {1: SimpleNamespace(ends=("a", "a"))}
+    assert agents.reached() == "a"
+    agents._members = {}
+    assert agents.reached() is None
+
+
+# ── launches that never begin ────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("error", "kind", "started"),
+    [(StartError("blocked", 1), "start", [2, 3]), (LostRankError("gone", 1), "lost", [2, 2, 2, 3, 3, 3])],
+)
+def test_ranks_that_could_not_join_are_not_started_again_by_later_launches(tmp_path, error, kind, started):
+    """A lost process is another matter: each launch starts others, or knows at once that it cannot."""
+    asked = []
+
+    class Refusing:
+        def start(self, world_size, *_):
+            asked.append(world_size)
+            raise error
+
+    cases = [Case("all_reduce", "gloo", size, "float32", 4096) for size in (2, 3)]
+    order = tuple(Launch("gloo", case.world_size, number, (case,)) for case in cases for number in (1, 2, 3))
+    lines = []
+    plan = Plan("p", order, (), 3, Settings(SAMPLING, 1, 10.0, 0))
+    drive(sweep(plan, [], Refusing(), lines.append, tmp_path / "log", lambda _: None, Silent()))
+    failures = [line.samples.failure for line in lines]
+    assert asked == started and len(failures) == 6 and {failure.kind for failure in failures} == {kind}
+    assert all(str(error) in failure.text for failure in failures)
+    assert not any(line.samples.final for line in lines)  # a resume measures them
+
+
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────
 def job(settings):
     name, _, value = settings.partition("=")
@@ -200,15 +301,11 @@ def answer_to(encoded, tmp_path, **order):
             raise AssertionError("a rank was started")
 
     received = []
-    with channel.listen("127.0.0.1", [0]) as listener:
-        answering = threading.Thread(target=lambda: received.append(channel.answer(listener.accept()[0], KEY)))
-        answering.start()
-        line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
-        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), False, lambda: b"")
-        where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
-        agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
-        answering.join()
-    (answer,) = [message for message in received if isinstance(message, bytes)]
+    line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
+    agent = _Agent(1, line, ("127.0.0.1", 1), KEY, Launchers(), False, lambda: b"")
+    where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
+    agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
+    (answer,) = received
     assert b'"failed"' in answer and b"could not be started" in answer
     return answer.decode()
 
@@ -224,6 +321,11 @@ def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, se
 @pytest.mark.parametrize("variables", [{"LD_PRELOAD": "x"}, {"GLOO_LOG_LEVEL": "/tmp/x"}, {"NCCL_ALGO": 7}, 7])
 def test_an_agent_sets_no_variable_of_a_side_that_a_configuration_may_not_set(tmp_path, variables):
     answer_to(encoding.encoded(job("")), tmp_path, variables=variables)
+
+
+def test_an_agent_names_the_port_of_a_store_that_it_cannot_reach(tmp_path):
+    answer = answer_to(encoding.encoded(job("")), tmp_path)
+    assert "does not reach port 1 of 127.0.0.1 (connection refused): hosts must reach each other on any port" in answer
 
 
 def test_an_agent_starts_nothing_for_an_order_that_is_no_job(tmp_path):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bench.analyze.sessions import differences, facts_of
+from bench.analyze.sessions import by_host, differences, facts_of, hosts, places_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
 from bench.model.errors import JobError
@@ -106,3 +106,36 @@ def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
     assert "--cpu-bind=none" in "\n".join(sentences_of_run(run, []))
+
+
+# ── hosts of one name ────────────────────────────────────────────────────────────────────────────
+def test_hosts_of_one_name_are_told_apart(handshakes):
+    """A label shows the first rank of the host only where hosts share a name."""
+    for message in handshakes:
+        message["host"] |= {"hostname": "n1"}
+    assert [host["ranks"] for host in compatibility.hosts(handshakes)] == [[0, 1], [2, 3]]
+    identities = {0: ("n1", "a"), 1: ("n1", "a"), 2: ("n1", "b"), 3: ("n1", "b")}
+    assert by_host(identities) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2, 3)}
+    assert by_host({**identities, 3: ("n2", "c")}) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2,), "n2": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("clocks", "labels"),
+    [
+        (["n1 boot-a", "n1 boot-a", "n1 boot-b", "n1 boot-b"], ["n1 (rank 0)", "n1 (rank 2)"]),
+        (["n1 boot-a"] * 4, ["n1"]),
+        ([None] * 4, ["n1"]),  # an imported run
+    ],
+)
+def test_a_run_on_hosts_of_one_name_was_on_several_hosts(clocks, labels):
+    run = invented_run([samples(CASE, 1, [[1000] * 4] * 8)])
+    ranks = [
+        {"rank": rank, "hostname": "n1", "device_name": "CPU"} | ({"clock": clock} if clock else {})
+        for rank, clock in enumerate(clocks)
+    ]
+    launch = {"backend": "gloo", "world_size": 4, "launch": 1, "ranks": ranks}
+    run = dataclasses.replace(run, environment=[{"launches": [launch]}])
+    assert list(hosts(run)["gloo", 4]) == labels
+    assert places_of(run)["gloo", 4].hosts == len(labels)
+    ranks[3]["rank"] = 2  # two ranks say the same
+    assert hosts(run) == {}

@@ -22,6 +22,7 @@ from bench.report.notices import sentence
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet
+from test_joined import on_host
 
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 # On a busy machine, many processes take long to load torch, and a rank that hangs takes long to be noticed.
@@ -233,14 +234,16 @@ def test_the_schedule_is_what_a_fleet_takes():
 
 # ── for real: hosts are namespaces on one switch, each with a name of its own ────────────────────
 class Job:
-    """A gate on these nodes, with torchrun's variables; `done` returns status, output, gate.json and taint file."""
+    """A gate on these nodes, with torchrun's variables; `done` returns status, output, gate.json and taint file.
 
-    def __init__(self, cli, network, ranks):
+    name: of all nodes; None for a name of its own for each node.
+    """
+
+    def __init__(self, cli, network, ranks, name=None):
         config, self.folder = cli.config(GATED), cli.folder
         self.nodes = []
-        for node, name in enumerate(network.namespaces):
-            named = f'hostname node{node} && exec "$0" "$@"'
-            inside = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", named]
+        for node in range(len(network.namespaces)):
+            inside = on_host(cli, network, node, "", name or f"node{node}")
             place = {"WORLD_SIZE": str(len(network.namespaces) * ranks), "LOCAL_WORLD_SIZE": str(ranks)}
             place |= {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"}
             self.nodes.append(
@@ -300,10 +303,10 @@ def sent_bytes(pid):
 
 
 @contextlib.contextmanager
-def gated(cli, nodes, ranks=1, slow=None):
+def gated(cli, nodes, ranks=1, slow=None, name=None):
     """Yield a gate that runs; one link may carry an eighth of the other links' rate."""
     with links.bridged(nodes, "200mbit", slow, "25mbit") as network:
-        job = Job(cli, network, ranks)
+        job = Job(cli, network, ranks, name)
         try:
             yield job
         finally:
@@ -317,15 +320,18 @@ def hosts(content, verdict):
 @pytest.mark.slow
 @needs_links
 def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
-    with gated(cli, nodes=4, ranks=2) as job:
+    """All nodes have one name, as many containers do; their boot ids differ."""
+    with gated(cli, nodes=4, ranks=2, name="localhost") as job:
         code, text, content, taint = job.done()
+        labels = [f"localhost (rank {rank})" for rank in (0, 2, 4, 6)]
+        assert [check["host"] for check in content["nodes"]] == labels, text
         assert not hosts(content, "FAIL") and not taint.read_text(), text
         assert code == {"PASS": 0, "INCONCLUSIVE": 3}[content["verdict"]], text
         assert "4 nodes: about" in text.partition("launch")[0]  # how long it takes, before anything starts
         stages = {path.name.split("-", 1)[1] for path in cli.folder.glob("results/*Z-*")}
         assert {"gate-inside", "gate-look"} <= stages and not content["remarks"]
         for agent in [process for node in job.nodes for process in node][1:]:
-            assert agent.communicate(timeout=PATIENCE_S)[0] == "" and agent.returncode == code
+            assert "RANK=" in agent.communicate(timeout=PATIENCE_S)[0] and agent.returncode == code
 
 
 @pytest.mark.slow

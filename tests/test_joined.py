@@ -6,6 +6,7 @@ Real launchers run if they are installed; variables of Slurm simulate Slurm, two
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.analyze.sessions import hosts
 from bench.cli.plan import launch_file_for
 from bench.machine import host
 from bench.protocol import channel
@@ -106,6 +108,32 @@ def started_by(cli, *command: str, **variables: str) -> subprocess.CompletedProc
 def by_torchrun(cli, port: int, *words: str) -> subprocess.CompletedProcess:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     return started_by(cli, sys.executable, *launcher, RUN_BENCH, *words, "--no-plots")
+
+
+def on_host(cli, network, number: int, addresses: str, name: str | None = None) -> list[str]:
+    """Return the beginning of a command on a host of a network: with a name, a boot id and a file of addresses."""
+    own = cli.folder / f"host-{number}"
+    own.mkdir(exist_ok=True)
+    (own / "hosts").write_text(f"127.0.0.1 localhost\n{addresses}\n")
+    (own / "boot").write_text(f"boot-{number}\n")
+    setting = f"mount --bind {own}/hosts /etc/hosts && mount --bind {own}/boot /proc/sys/kernel/random/boot_id"
+    script = f'{setting} && hostname {name or f"n{number}"} && exec "$0" "$@"'
+    return ["ip", "netns", "exec", network.namespaces[number], "unshare", "--uts", "--mount", "sh", "-c", script]
+
+
+def by_hand(cli, network, config: str, addresses: list[str], ranks: list[int], master: str) -> list[subprocess.Popen]:
+    """Start a run with a rank on each of these hosts, with variables that a user has set."""
+    return [
+        subprocess.Popen(
+            [*on_host(cli, network, host, addresses[host]), sys.executable, RUN_BENCH, "run", config, "--no-plots"],
+            cwd=cli.folder,
+            env=cli.environment
+            | {"RANK": str(rank), "WORLD_SIZE": str(len(ranks)), "LOCAL_RANK": str(ranks[:rank].count(host))}
+            | {"LOCAL_WORLD_SIZE": str(ranks.count(host)), "MASTER_ADDR": master, "MASTER_PORT": "29500"},
+            **PIPES,
+        )
+        for rank, host in enumerate(ranks)
+    ]
 
 
 def pairs_of_hosts(cli, network, config: str) -> list[subprocess.Popen]:
@@ -345,6 +373,76 @@ def addresses_listened_on(namespace: str) -> set[str]:
         ["ip", "netns", "exec", namespace, "ss", "-Hltn"], capture_output=True, text=True, check=True
     )
     return {line.split()[3].rpartition(":")[0] for line in listed.stdout.splitlines()}
+
+
+@pytest.mark.slow
+def test_each_line_of_the_doctor_in_a_job_names_its_host(cli):
+    done = finished(slurm(cli, 2)[0].start("doctor"))
+    lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith(" ")]
+    assert len(lines) > 5 and all(line.startswith(f"{socket.gethostname()}: ") for line in lines), done.stdout
+
+
+# ── networks that are not as they should be ──────────────────────────────────────────────────────
+def ip(namespace: str, *lines: str) -> None:
+    for line in lines:
+        subprocess.run(["ip", "-n", namespace, *line.split()], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@needs_links
+@pytest.mark.parametrize(
+    "own", ["127.0.1.1 n0", "192.168.50.1 n0\n10.77.0.1 n0"], ids=["loopback", "another address first"]
+)
+def test_a_host_that_knows_its_own_name_otherwise_than_the_others_is_found(cli, own):
+    """Debian has 127.0.1.1 for it. Packets leave that host from an address that the others do not reach."""
+    with links.bridged(2, "1gbit") as network:
+        # Rank 1 reaches rank 0 there, because both are on this host; rank 2 does not.
+        ip(network.namespaces[0], "address add 192.168.50.1/32 dev lo")
+        ip(network.namespaces[0], "route add default dev link0 src 192.168.50.1")
+        config = cli.config(TINY.replace("[2]", "[3]"))
+        done = [finished(p) for p in by_hand(cli, network, config, [own, "10.77.0.1 n0"], [0, 0, 1], "n0")]
+    assert [result.returncode for result in done] == [0, 0, 0], "".join(result.stderr for result in done)
+    assert all("unset them to measure on this machine alone" in result.stderr for result in done)
+    run = cli.only_run()
+    assert all(s.failure is None for s in run.samples)
+    (launch,) = run.environment[0]["launches"]
+    assert {rank["variables"]["GLOO_SOCKET_IFNAME"] for rank in launch["ranks"]} == {"link0", "link1"}
+    assert hosts(run) == {("gloo", 3): {"n0": (0, 1), "n1": (2,)}}
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_links
+def test_packets_that_the_switch_drops_are_named_on_both_hosts(cli):
+    """The hosts send packets of 9000 bytes, and the switch passes on 1500: the first large message vanishes."""
+    with links.bridged(2, "1gbit") as network:
+        for number, name in enumerate(network.namespaces):
+            ip(name, f"link set link{number} mtu 9000 gso_max_segs 1")
+        done = [finished(p) for p in by_hand(cli, network, cli.config(), ["", ""], [0, 1], "10.77.0.1")]
+    assert [result.returncode for result in done] == [2, 2]
+    for result in done:
+        error = result.stderr.splitlines()[-1]
+        assert "10.77.0.2 proved itself, then sent nothing for 20 s: do large packets arrive (MTU)?" in error
+        assert "SECRET" not in error
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_links
+def test_a_firewall_that_opens_the_ports_of_rank_0_only_costs_one_launch_and_is_named(cli):
+    config = cli.config(TINY.replace("launches: 1", "launches: 3"))
+    with links.bridged(2, "1gbit") as network:
+        closed = "rule add pref 5 iif link0 ipproto tcp dport 29511-65534 blackhole"
+        ip(network.namespaces[0], "rule add pref 10 lookup local", closed, "rule delete pref 0")
+        done = [finished(p) for p in by_hand(cli, network, config, ["", ""], [0, 1], "10.77.0.1")]
+    assert [result.returncode for result in done] == [1, 1], done[0].stderr
+    run = cli.only_run()
+    texts = [sample.failure.text for sample in run.samples]
+    assert len(texts) == 6 and len(run.environment[0]["launches"]) == 1
+    assert all(
+        re.search(r"does not reach port \d+ of 10\.77\.0\.1 \(timed out\): hosts must reach", text) for text in texts
+    )
+    assert_nothing_left(cli)
 
 
 # ── strangers ────────────────────────────────────────────────────────────────────────────────────

@@ -268,9 +268,8 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
     lines: list[SampleLine] = []
     drive(sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent()))
     failures = [line.samples.failure for line in lines]
-    assert {(failure.kind, failure.rank, failure.text) for failure in failures} == {
-        ("start", None, "mpirun ended with status 7: no slots")
-    }
+    assert {(failure.kind, failure.rank) for failure in failures} == {("start", None)}
+    assert all(failure.text.endswith("mpirun ended with status 7: no slots") for failure in failures)
     assert len(lines) == planned.total
 
 

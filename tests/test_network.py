@@ -1,13 +1,16 @@
 """The kernel gives the way to the other hosts of a job, never all interfaces, for any name of a host."""
 
+import contextlib
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from bench.launch import agent, coordinator
+from bench.launch import coordinator
 from bench.launch.job import JobRank
 from bench.machine import network
 from bench.model.errors import JobError
@@ -22,29 +25,53 @@ def test_loopback_leads_over_the_loopback_interface():
     assert network.own_address_towards("127.0.0.1") == "127.0.0.1"
     assert network.interface_towards("127.0.0.1") == network.interface_of("127.0.0.1")
     assert network.interface_of("192.0.2.77") is None
-    assert network.resolve("localhost", 0) in {"127.0.0.1", "::1"}
+    assert {*network.resolve("localhost", 0)} <= {"127.0.0.1", "::1"}
+    assert not any(map(network.is_loopback, network.own_addresses()))
 
 
 def test_an_unknown_name_is_looked_up_until_the_deadline(monkeypatch):
     monkeypatch.setattr(network, "RESOLVE_AGAIN_S", 0.05)
     began = time.monotonic()
-    assert network.resolve("no-such-host.invalid", began + 0.3) is None
-    with pytest.raises(JobError, match="cannot resolve the host"):
-        coordinator.own_address(place("no-such-host.invalid"), 0)
+    assert network.resolve("no-such-host.invalid", began + 0.3) == []
+    assert coordinator.addresses_of_rank_0(place("no-such-host.invalid"), 0) == []
 
 
-def test_a_host_that_calls_itself_loopback_is_found_from_outside(monkeypatch):
-    """On Debian this address is 127.0.1.1; ranks on the same host and on others must use the same address."""
-    monkeypatch.setattr(network, "resolve", lambda *_: "127.0.1.1")
-    monkeypatch.setattr(network, "own_address_towards", lambda _: "10.0.0.5")
-    assert coordinator.own_address(place("head"), 0) == "10.0.0.5"
-    assert "10.0.0.5" in agent.addresses_of_rank_0(place("head"), 0)
-    assert coordinator.own_address(place("head", one_host=True), 0) == "127.0.1.1"
+@pytest.mark.parametrize(
+    ("of_the_name", "one_host", "expected"),
+    [
+        (["127.0.1.1"], False, ["192.168.0.5", "10.0.0.5"]),  # on Debian, the own name of a host
+        (["127.0.1.1"], True, ["127.0.1.1"]),
+        (["10.0.0.5", "192.168.0.5"], False, ["10.0.0.5", "192.168.0.5"]),
+        (["127.0.1.1", "10.0.0.5", "::1"], False, ["10.0.0.5"]),
+        (["127.0.0.1", "::1"], True, ["127.0.0.1"]),
+    ],
+)
+def test_rank_0_listens_at_each_address_by_which_other_hosts_may_know_it(monkeypatch, of_the_name, one_host, expected):
+    monkeypatch.setattr(network, "resolve", lambda *_: of_the_name)
+    monkeypatch.setattr(network, "own_addresses", lambda: ["192.168.0.5", "10.0.0.5"])
+    assert coordinator.addresses_of_rank_0(place("head", one_host), 0) == expected
 
 
-def test_an_address_of_another_host_cannot_be_listened_at():
-    with pytest.raises(JobError, match="not an address of its host: set MASTER_ADDR"):
-        coordinator.listen(place("192.0.2.77"), "192.0.2.77")
+@pytest.mark.parametrize(
+    ("addresses", "named"), [(["192.0.2.77"], "192.0.2.77"), ([], "127.0.1.1")], ids=["elsewhere", "only loopback"]
+)
+def test_where_rank_0_cannot_be_reached_it_is_refused_at_once(monkeypatch, addresses, named):
+    monkeypatch.setattr(network, "resolve", lambda *_: ["127.0.1.1"])
+    with pytest.raises(JobError, match=rf"cannot listen at head \({named}\): set MASTER_ADDR"):
+        coordinator.listen(place("head"), addresses)
+
+
+def test_rank_0_takes_the_first_port_that_is_free_at_all_of_its_addresses():
+    with socket.socket() as taken, socket.socket() as free:
+        taken.bind(("127.0.0.2", 0))
+        free.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = (taken.getsockname()[1], free.getsockname()[1])
+        free.close()
+        job = replace(place("head"), ports=ports)
+        with contextlib.ExitStack() as stack:
+            found = [*map(stack.enter_context, coordinator.listen(job, ["127.0.0.1", "127.0.0.2", "192.0.2.77"]))]
+            assert [one.getsockname() for one in found] == [("127.0.0.1", ports[1]), ("127.0.0.2", ports[1])]
 
 
 # ── sockets of a child ───────────────────────────────────────────────────────────────────────────

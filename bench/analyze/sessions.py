@@ -7,8 +7,8 @@ NCCL explains a change.
 
 import dataclasses
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,13 @@ from bench.analyze import comparability
 from bench.analyze.comparability import HARMLESS
 from bench.analyze.parts import parts
 from bench.model.facts import LaunchFacts, RankFacts, Session
+from bench.model.projection import grouped
 from bench.model.records import NOT_AVAILABLE, Run, Samples, Sampling, Timings
 from bench.store.ledger import MachineIdentity
 
 # Name of a fact → its value in words.
 Facts = dict[str, str]
-# Host name → its ranks.
+# Label of a host → its ranks.
 Hosts = dict[str, tuple[int, ...]]
 BackendAndSize = tuple[str, int]
 
@@ -141,9 +142,9 @@ def places_of(run: Run) -> dict[BackendAndSize, Place]:
     for launch in launches_of(run.environment):
         if "backend" in launch and "world_size" in launch:
             ranks = launch.get("ranks", [])
-            hostnames = {rank.get("hostname") for rank in ranks} - {None}
+            hosts = {_identity(rank) for rank in ranks if rank.get("hostname") is not None}
             devices = frozenset(str(rank.get("device_name") or NOT_AVAILABLE) for rank in ranks)
-            places[launch["backend"], launch["world_size"]] = Place(devices, max(1, len(hostnames)))
+            places[launch["backend"], launch["world_size"]] = Place(devices, max(1, len(hosts)))
     return places
 
 
@@ -157,15 +158,29 @@ def hosts(run: Run) -> dict[BackendAndSize, Hosts]:
     unclear: set[BackendAndSize] = set()
     for launch in launches_of(run.environment):
         backend, world_size = str(launch.get("backend")), int(launch.get("world_size", 0))
-        names = {rank.get("rank"): rank.get("hostname") for rank in launch.get("ranks", [])}
-        members: dict[str, list[int]] = {}
-        for rank in range(world_size):
-            members.setdefault(str(names.get(rank)), []).append(rank)
-        placed = {host: tuple(ranks) for host, ranks in members.items()}
-        complete = None not in names.values() and names.keys() == set(range(world_size))
+        ranks = launch.get("ranks", [])
+        identities = {rank.get("rank", -1): _identity(rank) for rank in ranks if rank.get("hostname") is not None}
+        placed, complete = by_host(identities), identities.keys() == set(range(world_size))
         if not complete or agreed.setdefault((backend, world_size), placed) != placed:
             unclear.add((backend, world_size))
     return {place: placed for place, placed in agreed.items() if place not in unclear}
+
+
+def by_host(identities: Mapping[int, tuple[str, ...]]) -> Hosts:
+    """Return the ranks on each host. identities: of the host of each rank; its name first.
+
+    The label of a host is its name; if hosts share the name, it also has the first rank of the host.
+    """
+    members = grouped(sorted(identities), lambda rank: identities[rank])
+    names = Counter(name for name, *_ in members)
+    return {
+        name if names[name] == 1 else f"{name} (rank {ranks[0]})": tuple(ranks) for (name, *_), ranks in members.items()
+    }
+
+
+def _identity(rank: RankFacts) -> tuple[str, ...]:
+    """Return the identity of a rank's host: its name, and its boot id if recorded."""
+    return str(rank.get("hostname")), str(rank.get("clock"))
 
 
 def in_words(ranks: tuple[int, ...]) -> str:

@@ -47,6 +47,9 @@ def run_task(
         if place.rank:
             return JobError.exit_code
         raise JobError(wording.started_again(place.attempt))
+    if place.launcher == job.BY_HAND:  # a shell may have kept the variables, and then nobody joins
+        numbers = f"RANK={place.rank} and WORLD_SIZE={place.world_size}"
+        say(f"note: {numbers} are set: unset them to measure on this machine alone", err=True)
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent

@@ -197,9 +197,10 @@ def doctor() -> int:
     def print_finding(finding: examination.DoctorFinding) -> None:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
         text = sentence(finding.text) if isinstance(finding.text, Notice) else finding.text
-        show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{text}{remedy}")
+        show_hanging(f"{where}{SIGNS[finding.level]}  {finding.subject:<14} ", f"{text}{remedy}")
 
     place = job.detect(environment.job_variables(), environment.starter())
+    where = "" if place is None else f"{host.hostname()}: "  # the lines of several hosts mix
     if place is not None and place.local_rank:
         return 0  # the first process of each host reports on the host
     if reason := host.unsupported_platform():  # without /proc, nothing else can be examined
@@ -218,5 +219,6 @@ def doctor() -> int:
         print_finding(trial)
     good = all(trial.level == "ok" for trial in trials)
     ready = ", ".join(name for name in BACKENDS if name not in machine.backends_missing)
-    say(f"\nReady: {ready}. {examination.advice(machine.cores)}" if good else "\nNot ready: a trial failed.")
+    verdict = f"Ready: {ready}. {examination.advice(machine.cores)}" if good else "Not ready: a trial failed."
+    say(f"\n{where}{verdict}")
     return 0 if good else 1

@@ -7,6 +7,7 @@ even while the rank hangs. `protocol/messages.py` lists the messages.
 
 import contextlib
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ from typing import Any
 from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
-from bench.launch.coordinator import JOIN_WAIT_S
+from bench.launch.coordinator import ANY_PORT, JOIN_WAIT_S, addresses_of_rank_0
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
 from bench.launch.secret import REMEDY, JobSecret
-from bench.machine import host, network
+from bench.machine import environment, host, network
 from bench.machine.gpus import HealthMeter
-from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
+from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError, reason_of
 from bench.model.records import Job, Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -56,7 +57,7 @@ def run_agent(place: JobRank, secret: JobSecret, request: Callable[[], bytes], t
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
     if not place.one_host and (addresses := addresses_of_rank_0(place, deadline)):
-        interface = network.interface_towards(addresses[-1])
+        interface = network.interface_towards(addresses[0])
     with Launcher(interface) as launcher:
         handshake = compatibility.handshake(place, request)
         line, reached, key = _reach(place, secret, deadline)
@@ -108,7 +109,7 @@ class _Agent:
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
                     message, job = messages.receive(self.line)
-                    if message["kind"] == "leave" and message.get("why"):  # rank 0 belongs to another job
+                    if message["kind"] == "leave" and message.get("why"):  # rank 0 does not take this rank
                         raise JobError(str(message["why"]))
                     if message["kind"] == "leave":
                         return int(message["code"])
@@ -144,9 +145,6 @@ class _Agent:
         """Start a rank. encoded: its job, passed on unchanged if this process permits its imports and variables."""
         launch, folder = message["launch"], self.launcher.folder()
         try:
-            line = self._rank_line()
-            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
-            channel.limit(line, 0)  # the rank waits for `go` without a time limit
             job: Job = encoding.decoded(encoded, Job)
             for name in encoding.imports_of(job):
                 if not self.trusted and name.encode() not in self.asked():
@@ -155,6 +153,10 @@ class _Agent:
             for name, value in [*encoding.variables_of(job), *variables.items()]:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
+            address = _reached_store(message["rendezvous"])
+            line = self._rank_line()
+            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
+            channel.limit(line, 0)  # the rank waits for `go` without a time limit
             process = self.launcher.fork(
                 RANK,
                 encoded,
@@ -166,7 +168,7 @@ class _Agent:
                 key=channel.derived(self.key, f"launch {launch}"),
                 device=message["device"],
                 line=line,
-                variables=variables,
+                variables=environment.towards(address) | variables,
             )
             on_gpu, watching = BACKENDS[job.launch.backend].device == "cuda", contextlib.ExitStack()
             meter = watching.enter_context(host.health_meter(on_gpu, message["device"]))
@@ -235,6 +237,16 @@ def _kill(child: _Child) -> None:
     child.process.join(KILL_WAIT_S)
 
 
+def _reached_store(rendezvous: str) -> str:
+    """Return the address of the store of a launch. Raises RankError if its port, which is any free one, is blocked."""
+    address, _, port = rendezvous.removeprefix("tcp:").rpartition(":")
+    try:
+        socket.create_connection((address, int(port)), RANK_LINE_TRIES_S).close()
+    except OSError as error:
+        raise RankError(f"its host does not reach port {port} of {address} ({reason_of(error)}): {ANY_PORT}") from None
+    return address
+
+
 def _reach(
     place: JobRank, secret: JobSecret, deadline: float
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
@@ -243,7 +255,7 @@ def _reach(
     Nothing is sent to a port without a key. Raises ConfigError if no port has a key, else JobError at the deadline.
     """
     problems: dict[int, str] = {}
-    addresses: list[str] = []
+    unreached: dict[str, str] = {}
     any_key = False
     while time.monotonic() < deadline:
         addresses = addresses_of_rank_0(place, deadline)
@@ -261,27 +273,15 @@ def _reach(
                     return channel.connect(address, port, key, CONNECT_S), (address, port), key
                 except AuthenticationError as error:
                     problems[port] = str(error)
-                except OSError:
-                    continue
+                except OSError as error:
+                    unreached[address] = reason_of(error)
         time.sleep(AGAIN_S)
     reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
     if not any_key:
         folder = secret.path(place.ports[0]).parent
-        raise ConfigError(
-            f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}{place.hint}"
-        )
-    where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
-    if reasons:
-        where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
-    raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}{place.hint}")
-
-
-def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:
-    """Return where rank 0 may listen: the address of its name; if that is loopback, also this host's own address."""
-    address = network.resolve(place.address, deadline)
-    if address is None:
-        return []
-    own = None
-    if network.is_loopback(address) and not place.one_host:
-        own = network.own_address_towards(network.ELSEWHERE)
-    return [address, *([own] if own else [])]
+        raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
+    never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "it: its name is unknown here"
+    raise JobError(
+        f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {place.address}, ports {place.ports[0]} "
+        f"to {place.ports[-1]}: {reasons or f'never connected to {never}'}"
+    )

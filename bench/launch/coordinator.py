@@ -16,6 +16,7 @@ import shutil
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
@@ -27,7 +28,7 @@ from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks
 from bench.launch.secret import JobSecret
-from bench.machine import network
+from bench.machine import environment, network
 from bench.model.errors import (
     INTERRUPTED,
     UNEXPECTED,
@@ -35,7 +36,7 @@ from bench.model.errors import (
     JobError,
     LostRankError,
     MpirunError,
-    RankError,
+    StartError,
     StoreError,
 )
 from bench.model.records import Demands, Json, Machine
@@ -54,6 +55,12 @@ RANK_LINE_SILENT_S = channel.SILENT_S + 15
 # next caller once it is CROWDED_S old, so that callers that send nothing lock nobody out.
 MOST_UNPROVEN = 64
 CROWDED_S = 0.05
+# Maximum number of callers that a message names.
+MOST_NAMED = 4
+# An agent sends its handshake at once after its proof. The limit is shorter than TCP's (`channel.set_keepalive`).
+HANDSHAKE_S = 20
+# Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
+ANY_PORT = "hosts must reach each other on any port"
 # Errors that a message from another version, or from a process outside the job, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message, in seconds.
@@ -112,16 +119,17 @@ def coordinating(
     request: see `compatibility.handshake`. before_leaving: called before the agents receive `leave`. partial: whether
     the job goes on without processes that do not join in time.
     """
-    address = own_address(place, time.monotonic() + JOIN_WAIT_S)
+    listeners = listen(place, addresses_of_rank_0(place, time.monotonic() + JOIN_WAIT_S), secret)
+    address, port = listeners[0].getsockname()[:2]
     interface = None if place.one_host else network.interface_of(address)
     with (
-        listen(place, address, secret) as listener,
         contextlib.ExitStack() as joining,
-        Agents(listener, joining.enter_context(secret.made(listener.getsockname()[1])), place.world_size) as agents,
+        Agents(listeners, joining.enter_context(secret.made(port)), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial, place.hint)
+            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial)
+            address = agents.reached() or address
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
@@ -144,43 +152,44 @@ def coordinating(
             before_leaving()
 
 
-def own_address(place: JobRank, deadline: float) -> str:
-    """Return the address at which rank 0 listens; raise JobError if its host's name is unknown at the deadline."""
-    address = network.resolve(place.address, deadline)
-    if address is None:
-        raise JobError(f"cannot resolve the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
-    # Debian resolves a host's own name to 127.0.1.1, where other hosts cannot reach it.
-    if network.is_loopback(address) and not place.one_host:
-        return network.own_address_towards(network.ELSEWHERE) or address
-    return address
+def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:
+    """Return the addresses at which rank 0 may listen; none if the name of its host is unknown at the deadline.
 
-
-def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> socket.socket:
-    """Return a socket that listens on the first free port of the job; raise JobError if there is none.
-
-    Raises JobError, too, if another rank 0 of the same name still waits at a lower port: ranks of one job would join
-    the other job. secret: its file on a lower port reveals such a rank 0.
+    They are the addresses of the name except loopback. Hosts may know them in another order, so an agent tries each.
+    Debian resolves a host's own name to 127.0.1.1: on that host, they are all addresses of the host.
     """
-    try:
-        listener = channel.listen(address, place.ports)
-    except OSError:
+    addresses = network.resolve(place.address, deadline)
+    if place.one_host or not addresses:
+        return addresses[:1]
+    return [address for address in addresses if not network.is_loopback(address)] or network.own_addresses()
+
+
+def listen(place: JobRank, addresses: Sequence[str], secret: JobSecret | None = None) -> list[socket.socket]:
+    """Return sockets that listen at the addresses that this host has, on the first port of the job that is free there.
+
+    Raises JobError if there is none, or if another rank 0 of the same name still waits at a lower port: ranks of one
+    job would join the other job. secret: its file on a lower port reveals such a rank 0.
+    """
+    own = [address for address in addresses if network.interface_of(address) or network.is_loopback(address)]
+    if not own:
+        named = ", ".join(addresses) or ", ".join(network.resolve(place.address, 0)) or "an unknown name"
         raise JobError(
-            f"rank 0 cannot listen at {place.address} ({address}): not an address of its host: set MASTER_ADDR "
-            "to one, and let rank 0 run there"
-        ) from None
-    if listener is None:
-        raise JobError(
-            f"ports {place.ports[0]} to {place.ports[-1]} of {address} are all in use: set MASTER_PORT to another one"
+            f"rank 0 cannot listen at {place.address} ({named}): set MASTER_ADDR to an address of its host that other "
+            "hosts reach, or to localhost if all ranks are on this host"
         )
-    port = listener.getsockname()[1]
-    taken = [other for other in place.ports if other < port and secret is not None and secret.path(other).exists()]
-    if taken:
-        listener.close()
-        raise JobError(
-            f"another rank 0 waits for its ranks at port {taken[0]} of {address}: give each process of a job its "
-            "own rank, and each job its own MASTER_PORT"
-        )
-    return listener
+    for port in place.ports:
+        listeners = [listener for address in own if (listener := channel.listen(address, [port])) is not None]
+        if len(listeners) == len(own):
+            return listeners
+        for listener in listeners:
+            listener.close()
+        if secret is not None and secret.path(port).exists():
+            raise JobError(
+                f"another rank 0 waits for its ranks at port {port} of {own[0]}: give each process of a job its "
+                "own rank, and each job its own MASTER_PORT"
+            )
+    numbers = f"{place.ports[0]} to {place.ports[-1]} of {' and '.join(own)}"
+    raise JobError(f"ports {numbers} are all in use: set MASTER_PORT to another one")
 
 
 @dataclass(slots=True)
@@ -232,7 +241,7 @@ class JobLauncher:
                                 f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
                             )
 
-            ranks = Ranks(others, clean)
+            ranks = Ranks(others, clean, remedy="" if network.is_loopback(host) else f": {ANY_PORT}")
             try:
                 own = self.launcher.fork(
                     entry,
@@ -245,7 +254,7 @@ class JobLauncher:
                     key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
-                    variables=variables,
+                    variables=environment.towards(host) | variables,
                 )
             except BaseException:
                 ranks.kill()
@@ -266,6 +275,8 @@ class RemoteAgent:
     handshake: Json
     # Reads the messages of the agent.
     reader: threading.Thread
+    # Addresses of this host and of the agent, between which `line` is.
+    ends: tuple[str, str]
     # Why the agent no longer answers; None while it answers.
     lost: str | None = None
     gone: bool = False
@@ -351,26 +362,32 @@ class RemoteRank:
 class Agents:
     """Context that accepts the agents, and has them exit with the status `code` when it ends.
 
-    One thread accepts connections. Each connection has a thread that authenticates the caller and, if it is an agent,
-    reads its messages; so a caller or an agent that is stuck delays nobody else. The threads record the messages and
-    refuse a second process with the same rank; everything else is decided in the main thread.
+    A thread per listener accepts connections. Each connection has a thread that authenticates the caller and, if it is
+    an agent, reads its messages; so a caller or an agent that is stuck delays nobody else. The threads record the
+    messages and refuse a second process with the same rank; everything else is decided in the main thread.
     """
 
-    def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
-        self._listener, self._key, self._world_size = listener, key, world_size
+    def __init__(self, listeners: Sequence[socket.socket], key: bytes, world_size: int) -> None:
+        self._listeners, self._key, self._world_size = listeners, key, world_size
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
         # Maps each caller that is not yet authenticated, in order of arrival, to the time at which it was accepted.
         self._unproven: dict[socket.socket, float] = {}
+        # Maps the address of a caller to the reason why no agent has joined from there.
+        self._refused: dict[str, str] = {}
+        # True if a caller knew the key, and then sent nothing.
+        self._silent = False
         self._problem: str | None = None
         self._interrupted = self._closing = False
         self.code = UNEXPECTED  # until `coordinating` sets another status
 
     def __enter__(self) -> "Agents":
-        self._listener.settimeout(LOOK_EVERY_S)
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
+        self._accepting = []
+        for listener in self._listeners:
+            listener.settimeout(LOOK_EVERY_S)
+            self._accepting.append(threading.Thread(target=self._accept, args=(listener,), daemon=True))
+            self._accepting[-1].start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -380,8 +397,9 @@ class Agents:
                 agent.notify({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        self._accepting.join(LEAVE_WAIT_S)
-        self._listener.close()
+        for accepting, listener in zip(self._accepting, self._listeners, strict=True):
+            accepting.join(LEAVE_WAIT_S)
+            listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
@@ -389,24 +407,40 @@ class Agents:
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
-    def gather(self, own: Json, seconds: float, partial: bool = False, hint: str = "") -> list[Json]:
-        """Return all handshakes, in order of rank. Raises JobError if a rank is missing after `seconds` or joins twice.
+    def gather(self, own: Json, seconds: float, partial: bool = False) -> list[Json]:
+        """Return all handshakes, in order of rank. partial: missing ranks are left out, unless all are missing.
 
-        partial: missing ranks are left out, unless all are missing. hint: end of the message about missing ranks.
+        Raises JobError if a rank is missing after `seconds`, joins twice, or (if not partial) sends no handshake.
         """
-        wanted = set(range(1, self._world_size))
-        self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
+        wanted, began = set(range(1, self._world_size)), time.monotonic()
+
+        def settled() -> object:
+            over = self._interrupted or self._problem or (self._silent and not partial)
+            return over or wanted <= self._members.keys()
+
+        self.wait_until(settled, seconds)
         self.raise_if_interrupted()
         if self._problem:
             raise JobError(self._problem)
-        missing = sorted(wanted - set(self._members))
+        missing = sorted(wanted - self._members.keys())
         if missing and not (partial and len(missing) < len(wanted)):
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            places = " and ".join(str(listener.getsockname()[0]) for listener in self._listeners)
+            seen = "; ".join(f"{peer} {why}" for peer, why in self._refused.items()) or (
+                f"nobody {'else ' if self._members else ''}connected: the same command must run on all ranks, and "
+                "their hosts must reach rank 0 there"
+            )
             raise JobError(
-                f"{len(missing)} of {self._world_size} ranks did not join within {seconds:g} s: {names}; the same "
-                f"command must run on all of them, with the same COLLBENCH_SECRET if one is set{hint}"
+                f"{len(missing)} of {self._world_size} ranks did not join within {time.monotonic() - began:.0f} s: "
+                f"{names}; rank 0 listens at {places}, port {self._listeners[0].getsockname()[1]}; {seen}"
             )
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
+
+    def reached(self) -> str | None:
+        """Return the address of this host at which most agents have reached it, on other hosts if there are any."""
+        ends = [agent.ends for agent in self._members.values()]
+        there = Counter(own for own, peer in ends if own != peer) or Counter(own for own, _ in ends)
+        return there.most_common(1)[0][0] if there else None
 
     def lost(self) -> dict[int, str]:
         """Return the ranks of agents that no longer answer, with the reasons."""
@@ -428,7 +462,7 @@ class Agents:
         order: common content of the `start` messages. job: encoded.
 
         Raises LostRankError if one of these agents is lost; if that is known beforehand, no rank is started.
-        Raises RankError if an agent could not start its rank.
+        Raises StartError if an agent could not start its rank.
         """
         self.raise_if_interrupted()
         ranks = [RemoteRank(self, self._members[member], launch, rank) for rank, member in enumerate(devices, 1)]
@@ -459,7 +493,7 @@ class Agents:
         )
         self.raise_if_interrupted()
         if rank.problem:
-            raise RankError(rank.problem, rank.rank)
+            raise StartError(rank.problem, rank.rank)
         if place not in self._lines:
             rank.agent.lose("does not answer")
             raise LostRankError(str(rank.lost), rank.rank)
@@ -470,10 +504,10 @@ class Agents:
         return channel.derived(self._key, f"launch {launch}")
 
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while not self._closing:
             try:
-                caller, _ = self._listener.accept()
+                caller, (peer, *_) = listener.accept()
             except TimeoutError:
                 continue
             except OSError:  # mostly too many open files: accept would fail again at once
@@ -482,7 +516,7 @@ class Agents:
             self._make_room()
             self._unproven[caller] = time.monotonic()
             try:
-                threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+                threading.Thread(target=self._greet, args=(caller, peer), daemon=True).start()
             except RuntimeError:  # the limit of threads is reached: the caller tries again, and so does this loop
                 self._forget(caller)
                 caller.close()
@@ -505,31 +539,49 @@ class Agents:
             self._unproven.pop(caller, None)
             self._changed.notify_all()
 
-    def _greet(self, caller: socket.socket) -> None:
+    def _greet(self, caller: socket.socket, peer: str) -> None:
         """Authenticate the caller; its first message then states the purpose of the connection."""
         try:
+            reached = str(caller.getsockname()[0])
             line = channel.answer(caller, self._key)
         except (AuthenticationError, OSError):
+            self._refuse(peer, "connected without a proof: set the same COLLBENCH_SECRET in all processes")
             return
         finally:
             self._forget(caller)
         agent = None
         try:
+            channel.limit(line, HANDSHAKE_S)
             message, _ = messages.receive(line)
+            channel.limit(line, channel.MESSAGE_S)
             with self._changed:
                 if message["kind"] == "rank_line":
                     # Longer than for the agent's connection: a lost host is noticed before the silence of its rank.
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
-                    agent = self._registered(message, line)
+                    agent = self._registered(message, line, (reached, peer))
                 self._changed.notify_all()
-        except (EOFError, OSError, *ODD):
+        except (EOFError, OSError, *ODD) as error:
+            silent = isinstance(error, BlockingIOError)  # the time limit, within which small packets arrived
+            what = f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?" if silent else "failed"
+            with self._changed:
+                self._silent |= silent
+                self._refuse(peer, f"proved itself, then {what}")
+            why = f"rank 0 reports that {peer} proved itself, then {what}"
+            with contextlib.suppress(OSError):
+                messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": why})
             line.close()
         if agent is not None:
             self._read(agent)
 
-    def _registered(self, handshake: Json, line: AuthenticatedConnection) -> RemoteAgent | None:
+    def _refuse(self, peer: str, why: str) -> None:
+        with self._changed:
+            if len(self._refused) < MOST_NAMED:
+                self._refused[peer] = why
+            self._changed.notify_all()
+
+    def _registered(self, handshake: Json, line: AuthenticatedConnection, ends: tuple[str, str]) -> RemoteAgent | None:
         """Register and return the agent that sent the handshake; None if its rank is invalid or already registered."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
@@ -542,7 +594,8 @@ class Agents:
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": self._problem})
             return None
-        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread())
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread(), ends)
+        self._refused.pop(ends[1], None)  # such as a caller for whom there was no room
         return agent
 
     def _read(self, agent: RemoteAgent) -> None:

@@ -56,16 +56,6 @@ class JobRank:
             return {}
         return {"mpi": notice(SkipNotice.OTHER_LAUNCHER, launcher=self.launcher)}
 
-    @property
-    def hint(self) -> str:
-        """Return a hint for ranks that do not find each other: variables set by hand are often left in a shell."""
-        if self.launcher != BY_HAND:
-            return ""
-        return (
-            f"; RANK={self.rank} and WORLD_SIZE={self.world_size} are set here: unset them to measure on this machine "
-            "alone"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Variables:

@@ -80,6 +80,8 @@ class Ranks:
     open_to: tuple[str, ...] = ()
     # True if the launch of these ranks failed.
     failed: bool = False
+    # What to do if they never join, and no rank is found to be at fault.
+    remedy: str = ""
 
     def progress(self) -> tuple[int, ...]:
         """Return the progress of every rank."""

@@ -23,7 +23,7 @@ from typing import Any
 from bench.launch.ranks import Rank, Ranks
 from bench.launch.turns import LOOK_EVERY_S, Measuring, Turn
 from bench.machine import gpus
-from bench.model.errors import LostRankError, MpirunError
+from bench.model.errors import LostRankError, MpirunError, StartError
 from bench.model.records import Failure, Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
@@ -97,12 +97,14 @@ def run_launch(
         ranks = start()
     except LostRankError as error:  # in a job: only launches with this rank fail from here on
         return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
-    except MpirunError as error:  # only launches that need mpirun fail
-        return LaunchOutcome(failure=Failure("start", None, str(error)))
+    except (MpirunError, StartError) as error:  # only launches that need mpirun, or this rank, fail
+        return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
     try:
         with meanwhile:
             outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
         ranks.failed = outcome.failure is not None
+        if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
+            outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
     finally:
         stuck = ranks.kill()
     health = gpus.merged([member.health for member in ranks.members])

@@ -2,10 +2,11 @@
 
 In: a plan, the samples that exist already, and callbacks for results. Out: lines for the journal, one per case and
 launch, failures included. A failure costs only its case: the remaining cases of the launch go on in new processes. If
-the ranks cannot even join, all cases of the launch get that failure. With a time budget, the first launch of every case
-is measured, later launches that would begin after its end are left out, and the remaining time is spent on further
-launches of the cases with the widest intervals. The budget adds launches, not iterations: the between-launch variance
-is larger than the within-launch variance, and the report gives the interval over launches (docs/method.md, "Launches").
+the ranks cannot even join, all cases of the launch and of later launches of such processes get that failure. With a
+time budget, the first launch of every case is measured, later launches that would begin after its end are left out, and
+the remaining time is spent on further launches of the cases with the widest intervals. The budget adds launches, not
+iterations: the between-launch variance is larger than the within-launch variance, and the report gives the interval
+over launches (docs/method.md, "Launches").
 """
 
 import dataclasses
@@ -121,18 +122,26 @@ def sweep(
         return replace(outcome, health=gpus.merged([{host.hostname(): meter.record}, outcome.health]))
 
     measured: list[Launch] = []
+    # Outcomes of launches that never began: the next launch of such processes would wait as long, for nothing.
+    hopeless: dict[tuple[object, ...], LaunchOutcome] = {}
     for launch in _order(plan, done, spent, observer):
         measured.append(launch)
-        unmeasured = launch
+        unmeasured, kind = launch, process_kind(launch.cases[0])
         while unmeasured.cases:
-            outcome = yield from measure(unmeasured)
-            launched(_record(unmeasured, outcome))
+            outcome = hopeless.get(kind)
+            if outcome is None:
+                outcome = yield from measure(unmeasured)
+                launched(_record(unmeasured, outcome))
+                if outcome.failure is not None and outcome.ready_s is None and outcome.failure.kind != "lost":
+                    text = f"launch {launch.number} never began, so this one is not tried: {outcome.failure.text}"
+                    hopeless[kind] = replace(outcome, failure=replace(outcome.failure, text=text))
             unmeasured = _after(unmeasured, outcome, keep)
             if outcome.failure is not None and not after_failure:
                 return
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; measured cases are kept, go on once it has ended")
-    for launch in _to_probe(measured) if probe else ():
+    begun = [launch for launch in measured if process_kind(launch.cases[0]) not in hopeless]
+    for launch in _to_probe(begun) if probe else ():
         outcome = yield from measure(launch, probing=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
 

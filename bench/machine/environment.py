@@ -34,6 +34,8 @@ MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).absolute().parents[2]
 # Value of PYTHONPATH before `prepare_process`.
 PYTHONPATH = os.environ.get("PYTHONPATH")
+# Value of the variable by which gloo finds its interface, before `prepare_process`; None if the user set none.
+GLOO_INTERFACE = os.environ.get("GLOO_SOCKET_IFNAME")
 # Exists if a driver for NVIDIA's GPUs is loaded.
 NVIDIA = Path("/dev/nvidiactl")
 
@@ -63,6 +65,12 @@ def prepare_process(interface: str | None = None) -> None:
         os.environ.setdefault(name, value)
     raise_file_limit()
     os.environ |= _found_in(PACKAGE_ROOT)
+
+
+def towards(address: str) -> dict[str, str]:
+    """Return the variable by which gloo takes the interface that leads to `address`; none if the user has set it."""
+    interface = network.interface_towards(address)
+    return {"GLOO_SOCKET_IFNAME": interface} if interface and GLOO_INTERFACE is None else {}
 
 
 def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -21,8 +21,6 @@ LOOPBACK_IPV6 = "::1"
 LOOPBACKS = ("127.", "::1")
 # Pause between look-ups, in seconds: the name of a host that has just started may be unknown for a while (Kubernetes).
 RESOLVE_AGAIN_S = 1.0
-# An address that no host has (RFC 5737): the route to it leads out of this host.
-ELSEWHERE = "192.0.2.1"
 # Number of the system call pidfd_getfd, the same on every architecture of Linux (asm-generic/unistd.h).
 PIDFD_GETFD = 438
 
@@ -70,17 +68,25 @@ def unusable_loopback() -> Notice | None:
     return None
 
 
-def resolve(host: str, deadline: float) -> str | None:
-    """Return the numeric address of a host; None if its name is still unknown at the deadline (monotonic)."""
+def resolve(host: str, deadline: float) -> list[str]:
+    """Return the numeric addresses of a host; none if its name is still unknown at the deadline (monotonic)."""
     while True:
         try:
             addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             # IPv4 first: gloo and NCCL look for it first, too.
-            return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
+            addresses.sort(key=lambda address: address[0] != socket.AF_INET)
+            return list(dict.fromkeys(str(address[4][0]) for address in addresses))
         except OSError:
             if time.monotonic() + RESOLVE_AGAIN_S > deadline:
-                return None
+                return []
             time.sleep(RESOLVE_AGAIN_S)
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses of this host that other hosts may reach, IPv4 first."""
+    every = [own for addresses in psutil.net_if_addrs().values() for own in addresses]
+    numbers = [own.address for family in (socket.AF_INET, socket.AF_INET6) for own in every if own.family == family]
+    return [number for number in numbers if "%" not in number and not is_loopback(number)]
 
 
 def own_address_towards(address: str) -> str | None:

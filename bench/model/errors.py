@@ -7,6 +7,7 @@
     ├── UnmeasurableError         exit code 3: nothing that was requested can be measured here, or compared
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
+        ├── StartError            a rank of another process; launches without that rank are still measured
         ├── MpirunError           mpirun did not start them; other backends are still measured
         └── LostRankError         the process that should have started a rank is gone; resume measures it again
 
@@ -102,6 +103,10 @@ class RankError(BenchError):
     def __init__(self, text: str, rank: int | None = None) -> None:
         super().__init__(text)
         self.rank = rank
+
+
+class StartError(RankError):
+    """The agent of another process could not start rank `rank`; ranks of other launches may still start."""
 
 
 class MpirunError(RankError):

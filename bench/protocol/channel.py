@@ -150,7 +150,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
     deadline = time.monotonic() + PROOF_S
     try:
         if not _greets(answerer, deadline):
-            raise AuthenticationError("something else listens there, or another version of CollBench")
+            raise AuthenticationError("another program or version listens there: choose another MASTER_PORT")
         place, nonce = _text_of(answerer.getpeername()), secrets.token_bytes(NONCE_BYTES)
         context = _read_exactly(answerer, NONCE_BYTES, deadline) + nonce + place
         answerer.sendall(nonce + _proof(key, b"agent", context))
@@ -158,7 +158,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
         return _proven(answerer, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
     except (EOFError, OSError):
         answerer.close()
-        raise AuthenticationError("the other end does not know the key") from None
+        raise AuthenticationError("the other end does not know the key: set one COLLBENCH_SECRET everywhere") from None
     except AuthenticationError:
         answerer.close()
         raise

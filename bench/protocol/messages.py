@@ -16,7 +16,7 @@ From a parent to its rank: go (begin to measure, or take the turn). From rank 0 
     start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, variables; payload: its job
     inspect   report the state and the stack of the rank
     kill      kill the rank
-    leave     exit with the status `code`; `why`: the reason, if rank 0 belongs to another job
+    leave     exit with the status `code`; `why`: the reason, if rank 0 belongs to another job or got no handshake
 
 From an agent to rank 0:
 

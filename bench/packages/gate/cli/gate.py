@@ -25,7 +25,6 @@ from bench.config.models import Config
 from bench.model.divisions import WORLD
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.notices import Notice, notice
-from bench.model.projection import grouped
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
 from bench.packages.gate import config
@@ -92,13 +91,19 @@ def gate(
     table = config.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
 
     def task(coordinator: "Coordinator | None") -> int:
-        from bench.launch.supervisor import START_ALLOWANCE_S  # here: only measuring needs it
+        from bench.launch import compatibility  # here: only measuring needs these two
+        from bench.launch.supervisor import START_ALLOWANCE_S
 
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         handshakes = coordinator.handshakes if coordinator is not None else []
-        by_host = grouped(handshakes, lambda handshake: str(handshake["hostname"]))
-        ranks_of_host = {host: [handshake["rank"] for handshake in members] for host, members in by_host.items()}
+        ranks_of_host = sessions.by_host(
+            {
+                rank: (str(host["hostname"]), str(number))
+                for number, host in enumerate(compatibility.hosts(handshakes))
+                for rank in host["ranks"]
+            }
+        )
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and this job has one: start it on several hosts "
