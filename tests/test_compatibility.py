@@ -139,3 +139,11 @@ def test_a_run_on_hosts_of_one_name_was_on_several_hosts(clocks, labels):
     assert places_of(run)["gloo", 4].hosts == len(labels)
     ranks[3]["rank"] = 2  # two ranks say the same
     assert hosts(run) == {}
+
+
+def test_variables_that_differ_between_ranks_of_a_host_are_all_recorded(handshakes):
+    handshakes[1]["host"] = handshakes[0]["host"] | {"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}
+    handshakes[0]["host"] = handshakes[0]["host"] | {"variables": {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_ALGO": "Ring"}}
+    first, _ = compatibility.hosts(handshakes)
+    assert first["variables"] == {"GLOO_SOCKET_IFNAME": "eth0 / eth1", "NCCL_ALGO": "Ring / not set"}
+    assert handshakes[0]["host"]["variables"]["NCCL_ALGO"] == "Ring"

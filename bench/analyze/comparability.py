@@ -17,12 +17,10 @@ from typing import Any
 
 from bench.model.comparisons import SessionDifference
 from bench.model.facts import HostFacts, Session
-from bench.model.records import NOT_AVAILABLE
+from bench.model.records import NOT_AVAILABLE, NOT_SET
 
 # Value of the launcher if a process started its ranks by itself: their barrier is different from a job's barrier.
 NO_LAUNCHER = "none"
-# Value of a variable that is not set, and of a part that a host lacks.
-NOT_SET = "not set"
 
 
 class Effect(StrEnum):
@@ -145,7 +143,7 @@ def facts_of_session(session: Session) -> dict[str, str]:
     Values of several hosts are joined in the order of the hosts, each once. A variable that one host lacks is not set.
     """
     job, hosts = session.get("job"), hosts_of(session)
-    facts = {f"job.{name}": str(value) for name, value in (job or {"launcher": NO_LAUNCHER}).items()}
+    facts = {f"job.{name}": str(value) for name, value in (job or {"launcher": NO_LAUNCHER}).items() if value}
     by_host = [{**dict(_leaves("host", {**host, **_networks(host)})), **dict(_interfaces(host))} for host in hosts]
     for path in dict.fromkeys(path for leaves in by_host for path in leaves):
         unset = NOT_SET if path.startswith("host.variables.") else None
@@ -196,7 +194,7 @@ def _interfaces(host: HostFacts) -> Iterator[tuple[str, str]]:
     """Yield the state of each interface that a variable names: the name alone does not say which network it is."""
     by_name = {entry.get("interface"): entry for entry in host.get("network", [])}
     for variable in _INTERFACES:
-        for name in re.split(r"[=^,:]", host.get("variables", {}).get(variable, "")):
+        for name in re.split(r"[=^,:/ ]+", host.get("variables", {}).get(variable, "")):
             if name in by_name:
                 yield f"host.interface.{name}", _state(by_name[name])
 

@@ -15,7 +15,7 @@ from bench.launch.job import JobRank
 from bench.machine import host
 from bench.model.errors import BenchError, JobError
 from bench.model.notices import Notice
-from bench.model.records import Json, Machine
+from bench.model.records import NOT_SET, Json, Machine
 from bench.store.encoding import machine_from_json
 
 # Digits of a fingerprint in a message: enough to see that two configurations differ.
@@ -147,7 +147,13 @@ def hosts(handshakes: Sequence[Json]) -> list[Json]:
         place = (facts["hostname"], facts["boot_id"], str(facts["torch"]), handshake["nccl"], facts["commit"])
         new = {**facts, "nccl": handshake["nccl"], "before": handshake["before"], "ranks": [], "cores": []}
         record = records.setdefault(place, new)
+        both = record["variables"], facts["variables"]  # values that differ between ranks are all kept
+        record["variables"] = {name: _joined(*(own.get(name, NOT_SET) for own in both)) for name in both[0] | both[1]}
         record["ranks"].append(handshake["rank"])
         record["cores"] = sorted({*record["cores"], *cores})
         record["fewest_cores"] = min(record.get("fewest_cores", len(cores)), len(cores))
     return list(records.values())
+
+
+def _joined(values: str, value: str) -> str:
+    return values if value in values.split(" / ") else f"{values} / {value}"

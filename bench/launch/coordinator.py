@@ -102,7 +102,8 @@ class Coordinator:
         """Return facts for the record: launcher, number of ranks, and hosts; ranks are numbered as in launches."""
         handshakes = {handshake["rank"]: handshake for handshake in self.handshakes}
         members = [handshakes[member] | {"rank": rank} for rank, member in enumerate(self.launcher.members)]
-        started = {"launcher": self.place.launcher, "ranks": len(members)}
+        used = network.network_of(self.launcher.address)
+        started = {"launcher": self.place.launcher, "ranks": len(members), "network": used}
         return {"job": started, "hosts": compatibility.hosts(members)}
 
 

@@ -45,6 +45,12 @@ def networks(addresses: Iterable[Any]) -> set[str]:
     return found
 
 
+def network_of(address: str) -> str:
+    """Return the network that an address of this host is in; empty if no interface has it."""
+    every = (own for addresses in psutil.net_if_addrs().values() for own in addresses)
+    return " ".join(networks(own for own in every if own.address.partition("%")[0] == address))
+
+
 def is_interface(name: str) -> bool:
     """Return whether this host has an interface of this name."""
     return name in psutil.net_if_addrs()

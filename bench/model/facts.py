@@ -4,7 +4,7 @@
 missing. Imports no validator, because ranks import this module.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from typing_extensions import TypedDict
@@ -121,10 +121,11 @@ class LaunchFacts(TypedDict, total=False):
 
 
 class JobFacts(TypedDict):
-    """The launcher of the ranks, and their number."""
+    """The launcher of the ranks, their number, and the network over which they find each other."""
 
     launcher: str
     ranks: Ranks
+    network: NotRequired[str]
 
 
 class ReportedFacts(TypedDict, total=False):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
 Json = dict[str, Any]
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
+# Value of an environment variable that is set for some ranks only, or in one of two sessions.
+NOT_SET = "not set"
 # Load average per core up to which other work hardly takes time from the ranks.
 LOAD_LIMIT = 0.25
 # Value of a cgroup's cpu.max that sets no quota.
