@@ -44,7 +44,7 @@ KEY_BYTES = 32
 FIRST, LAST = "bench.rank.server", "bench.rank.preload"
 # Signals that a terminal or a batch system sends to every process of the run: the measuring process answers them, and
 # ranks that were ended by them would look like failures of their cases.
-ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+ANSWERED_HERE = frozenset({signal.SIGTERM, *interrupts.OTHERS})
 # The path of a Unix socket has 107 bytes at most (sockaddr_un); multiprocessing adds "/listener-" and 8 letters.
 LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
 # Folder for sockets if the path of the temporary folder is too long for them.
@@ -179,9 +179,10 @@ class Launcher:
         if self._server is not None and not self._server.ended():
             return self._server
         self._context.set_forkserver_preload(self._preload)
-        resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # blocked signals wait, ignored signals are lost
         try:
+            resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT and SIGTERM
+            signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)
             with _sockets_in(self._sockets_folder()):
                 forkserver.ensure_running()
             pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
