@@ -113,7 +113,9 @@ def raise_file_limit() -> int:
 def job_variables() -> dict[str, str]:
     """Return the variables that launchers set for the processes of a job, and the launcher's pid on this host."""
     own = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
-    return own | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
+    with suppress(psutil.Error):  # without /proc
+        own["COLLBENCH_STARTER_PID"] = str(_starter().pid)
+    return own
 
 
 def starter() -> str:
