@@ -16,6 +16,7 @@ from bench.cli.comparison import (
     print_comparison,
     share,
 )
+from bench.cli.output import pictures_optional
 from bench.cli.terminal import say
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -140,7 +141,8 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+        with pictures_optional(remedy=""):
+            from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-        say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+            say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
     return 0

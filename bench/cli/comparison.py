@@ -136,7 +136,7 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     if not quiet:
         say("\n" + "\n".join(str(folder / name) for name in written))
     if plots:
-        picture = _draw(result, PLOTS / path.resolve().name)
+        picture = _draw(result, PLOTS / path.resolve().name, output.NO_PLOTS)
         if picture is not None and not quiet:
             say(picture)
     return result
@@ -187,8 +187,10 @@ def print_as(
         say(writers[format]().rstrip("\n"))
 
 
-def _draw(result: Comparison, folder: Path) -> Path | None:
-    """Draw a comparison, if it has a case. Returns the path of the picture."""
-    from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+def _draw(result: Comparison, folder: Path, remedy: str = "") -> Path | None:
+    """Draw a comparison, if it has a case. Returns the path of the picture; None without one."""
+    with output.pictures_optional(remedy):
+        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-    return pictures.draw_comparison(result, folder)
+        return pictures.draw_comparison(result, folder)
+    return None

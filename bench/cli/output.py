@@ -5,6 +5,8 @@ Documents of a run outside results/ go with its pictures.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
@@ -14,8 +16,12 @@ from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
+from bench.report.plots import Picture
 from bench.report.view import View
 from bench.store import folders
+
+# For verbs with this option.
+NO_PLOTS = " (--no-plots draws none)"
 
 
 def analyzed(run: Run) -> Analysis:
@@ -34,6 +40,15 @@ def documents_at(path: Path) -> Path:
     return path if ours else PLOTS / path.resolve().name
 
 
+@contextmanager
+def pictures_optional(remedy: str = NO_PLOTS) -> Iterator[None]:
+    """Print a note if a picture cannot be drawn or written: the answer, the documents and the exit code stay."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        say(f"note: no pictures: {error}{remedy}", err=True)
+
+
 def conclude(
     run: Run,
     analysis: Analysis,
@@ -46,7 +61,7 @@ def conclude(
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
     show_tables: False if the tables were printed already. For the other parameters see `write_report`.
-    Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
+    Raises StoreError, after the answer was printed, if a document cannot be written.
     """
     from bench.report import document  # deferred import: loads the writers of tables
 
@@ -81,7 +96,9 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
     # The name of a side contains a colon, which some file systems do not allow in the name of a folder.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
+    pictures: list[Picture] = [] if plots else catalogue.drawn(pictures_at)
+    with pictures_optional():
+        pictures = catalogue.draw(view, pictures_at, paper) if plots else pictures
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)

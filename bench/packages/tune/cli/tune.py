@@ -18,6 +18,7 @@ from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import share
 from bench.cli.job import run_task
 from bench.cli.measuring import source
+from bench.cli.output import pictures_optional
 from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.cli.trust import check_resumed
@@ -195,9 +196,10 @@ def _measured(
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     load = library.loading_lines(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
-    if plots:
-        folders.make_folder(picture.parent)
-        DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
+    with pictures_optional():
+        if plots:
+            folders.make_folder(picture.parent)
+            DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
     shown = os.path.relpath(picture, path) if picture.is_file() else None
     folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
     folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
