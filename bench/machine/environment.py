@@ -46,6 +46,13 @@ def prepare_process(interface: str | None = None) -> None:
     are then closed to the network. With several hosts, NCCL chooses its interfaces itself.
     interface: network interface that leads to ranks on other hosts; None if all ranks are on this host.
     """
+    for name, value in _defaults(interface).items():
+        os.environ.setdefault(name, value)
+    raise_file_limit()
+    os.environ |= _found_in(PACKAGE_ROOT)
+
+
+def _defaults(interface: str | None = None) -> dict[str, str]:
     defaults = {
         "OMP_NUM_THREADS": "1",
         "TORCH_FR_BUFFER_SIZE": "0",
@@ -59,10 +66,7 @@ def prepare_process(interface: str | None = None) -> None:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}
     elif loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-    raise_file_limit()
-    os.environ |= _found_in(PACKAGE_ROOT)
+    return defaults
 
 
 def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -154,6 +158,16 @@ def visible_devices() -> str | None:
 def variables() -> dict[str, str]:
     """Return the variables of the allow-list that are set."""
     return allowed(os.environ.items())
+
+
+def chosen(beginnings: tuple[str, ...], settings: Iterable[tuple[str, str]] = ()) -> str:
+    """Return variables as text after a semicolon, without defaults of `prepare_process`; empty if there are none.
+
+    beginnings: of the names. settings: variables that are set in addition to this process's.
+    """
+    users = {**dict(variables().items() - _defaults().items()), **dict(settings)}
+    named = ", ".join(f"{name}={value}" for name, value in sorted(users.items()) if name.startswith(beginnings))
+    return f"; set here: {named}" if named else ""
 
 
 def apply(pairs: Iterable[tuple[str, str]]) -> None:
