@@ -1,6 +1,7 @@
 """On odd hosts, a failure to measure or to write is one line that says what to change; the rest is measured."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -10,16 +11,20 @@ from pathlib import Path
 import pytest
 
 from bench.launch import launcher
+from bench.machine import host
 from bench.machine.processes import ProcessHandle
 from bench.store import locks
 from conftest import ROOT, TINY, CommandLine
 from test_joined import free_port
 
 RUN_BENCH = str(ROOT / "run_bench.py")
+ONE = TINY.replace("[4KiB, 64KiB]", "[4KiB]")
 NO_NAMESPACES = shutil.which("unshare") is None or bool(
     subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode
 )
 needs_namespaces = pytest.mark.skipif(NO_NAMESPACES, reason="namespaces need root, and a container that allows them")
+
+needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason="needs MPI")
 
 
 def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.CompletedProcess:
@@ -142,6 +147,109 @@ def test_a_python_without_our_packages_is_named(tmp_path):
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
+def limited(**limits: int) -> dict:
+    """Return the option of a command that has these limits."""
+    return {"preexec_fn": lambda: [resource.setrlimit(getattr(resource, k), (v, v)) for k, v in limits.items()]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"RLIMIT_NOFILE": 10}, ["fork server could not be started", "10 allowed (ulimit -n): enough for 0 ranks"]),
+        ({"RLIMIT_AS": 600_000 * 1024}, ["ulimit -v"]),
+    ],
+)
+def test_a_limit_that_is_too_low_is_named(cli, limits, words):
+    refused(cli("run", cli.config(), "--no-plots", "-q", **limited(**limits)), 2, *words)
+
+
+@pytest.mark.slow
+def test_a_limit_that_ends_the_fork_server_or_a_rank_is_named_for_each_case_and_by_the_doctor(cli):
+    option = limited(RLIMIT_NOFILE=20)
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", **option)
+    assert done.returncode in {1, 2} and "20 allowed (ulimit -n)" in done.stdout + done.stderr, done
+    assert "out of memory" not in done.stdout + done.stderr
+    done = cli("doctor", **option)
+    assert done.returncode == 1 and "20 allowed (ulimit -n): enough for 0 ranks" in done.stdout, done
+
+
+@pytest.fixture
+def few_processes():
+    """Return the option of a command that may have 12 processes and threads."""
+    group = Path("/sys/fs/cgroup/pids", f"collbench-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("making a control group of version 1 needs root, and a container that allows it")
+    (group / "pids.max").write_text("12")
+    yield {"preexec_fn": lambda: (group / "cgroup.procs").write_text("0")}
+    wait_for(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_control_group_with_few_processes_is_named(cli, few_processes):
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", **few_processes)
+    assert done.returncode in {1, 2} and "Traceback" not in done.stderr, done.stderr
+    assert "more allowed (pids.max of a control group): enough for 0 ranks" in done.stdout + done.stderr
+
+
+# ── what torch and MPI need ──────────────────────────────────────────────────────────────────────
+def test_what_torch_says_when_it_cannot_be_loaded_is_said_once(cli):
+    cli.environment["TORCH_DISTRIBUTED_DEBUG"] = "VERBOSE"
+    done = cli("run", cli.config(), "--no-plots", "-q")
+    refused(done, 2, "torch cannot be loaded here: ValueError: ", "; set here: TORCH_DISTRIBUTED_DEBUG=VERBOSE")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("raise ImportError('libother.so.1: cannot open it\\nand more')", "ImportError: libother.so.1: cannot open it"),
+        ("import os; os.abort()", "ended by SIGABRT"),
+        ("import os; os._exit(9)", "ended with status 9"),
+        ("import os; os.write(2, b'terminate called\\n\\n'); os.abort()", "terminate called"),
+    ],
+)
+def test_a_broken_torch_is_named_with_its_words(cli, program, words):
+    (cli.folder / "torch").mkdir()
+    (cli.folder / "torch" / "__init__.py").write_text(program)
+    (cli.folder / "torch" / "version.py").write_text("__version__, cuda, hip = '2.9.0', None, None")
+    cli.environment["PYTHONPATH"] = str(cli.folder)
+    refused(cli("run", cli.config(), "--no-plots", "-q"), 2, f"torch cannot be loaded here: {words}")
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [
+        ("gloo", "GLOO_DEVICE_TRANSPORT=TCP_TLS"),
+        pytest.param("gloo", "GLOO_SOCKET_IFNAME=no-such0,no-such1", marks=pytest.mark.slow),
+        pytest.param("mpi", "OMPI_MCA_pml=no-such", marks=[pytest.mark.slow, needs_mpi]),
+    ],
+)
+def test_variables_that_a_library_reads_are_named_if_ranks_cannot_join(cli, backend, variable):
+    name, value = variable.split("=")
+    cli.environment[name] = value
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", "--set", f"backends=[{backend}]")
+    (text,) = {entry.failure.text for entry in cli.only_run().samples}
+    assert done.returncode == 1 and text.endswith(f"; set here: {variable}"), (done, text)
+
+
+@needs_namespaces
+@pytest.mark.slow
+@needs_mpi
+def test_mpi_without_shared_memory_costs_its_own_cases_only(cli):
+    text = ONE.replace("[gloo]", "[gloo, mpi]")
+    script = "mount -t tmpfs -o {} none /dev/shm"
+    assert isolated(cli, ["-m"], script.format("size=1m"), "run", cli.config(text), "--no-plots").returncode == 1
+    failures = {entry.case.backend: entry.failure for entry in cli.only_run().samples}
+    assert failures["gloo"] is None
+    assert "/dev/shm has 1.00 MiB" in failures["mpi"].text and "--shm-size" in failures["mpi"].text
+    done = isolated(cli, ["-m"], script.format("ro"), "doctor")
+    assert done.returncode == 0 and "Ready: gloo." in done.stdout, done
+    assert "read-only" in done.stdout and "--shm-size" in done.stdout, done
+
+
+# ── the machine and its processes ────────────────────────────────────────────────────────────────
 def test_faults_need_no_world_sizes(warm):
     text = TINY.replace("world_sizes: [2]\n", "") + "faults: [{do: raise, rank: 1}]\n"
     assert warm("plan", warm.config(text)).returncode == 0

@@ -100,9 +100,12 @@ def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(tempo
         assert meeting.folder.is_dir()
 
 
-def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path):
-    with pytest.raises(RankError, match="TMPDIR"):
+def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path, monkeypatch):
+    with pytest.raises(RankError, match="there: no such file"):  # /dev/shm, which no variable replaces
         RendezvousFolder(tmp_path / "nothing").__enter__()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder().__enter__()
 
 
 def test_the_fork_server_loads_what_a_rank_needs():

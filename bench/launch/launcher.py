@@ -32,13 +32,13 @@ import psutil
 
 from bench.catalog.collectives import OPERATIONS
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
-from bench.machine import environment, host, interrupts, network
+from bench.machine import environment, host, interrupts, limits, network
 from bench.machine.processes import ProcessHandle
-from bench.model.errors import LostRankError, RankError, UnmeasurableError
+from bench.model.errors import LostRankError, RankError, StoreError, UnmeasurableError, reason_of
 from bench.model.records import Json, Plan
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
-from bench.store import encoding, locks
+from bench.store import encoding, folders, locks
 
 KEY_BYTES = 32
 FIRST, LAST = "bench.rank.server", "bench.rank.preload"
@@ -54,15 +54,16 @@ SERVER_END_S = 1.0
 # The fork server may be idle for this long, in seconds, before it has started a rank. While it works, it may take
 # longer: from a slow file system, loading torch takes minutes.
 START_WAIT_S = 120.0
+# Maximum number of characters of a message that quotes the fork server.
+MOST_QUOTED = 500
+# Beginnings of the variables that torch reads when it is loaded.
+READ_BY_TORCH = ("TORCH_", "OMP_", "MKL_")
 # Polling interval of the watch over the fork server, in seconds.
 START_LOOK_S = 1.0
-SERVER_LOST = (
-    "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
-    "it; collbench resume measures this case again"
-)
+AGAIN = "collbench resume measures this case again"
 SERVER_STUCK = (
     f"the fork server, the parent of all ranks, started no rank and used neither CPU nor disk for {START_WAIT_S:g} s: "
-    "CollBench ended it; collbench resume measures this case again"
+    f"CollBench ended it; {AGAIN}"
 )
 
 
@@ -85,7 +86,7 @@ class LocalRank:
 
     @property
     def lost(self) -> str | None:
-        return SERVER_LOST if self.server.ended() else None
+        return _how_lost(self.server) if self.server.ended() else None
 
     @property
     def exit_code(self) -> int | None:
@@ -121,6 +122,14 @@ class LocalRank:
             self.process.join(seconds)
 
 
+def _how_lost(server: ProcessHandle) -> str:
+    """Return how the fork server ended, and the ranks with it."""
+    code = server.exit_code()
+    by_itself = f"ended by itself (status {code}{limits.too_low(2)})"
+    how = "was ended (out of memory, or killed from outside)" if code in {None, -signal.SIGKILL} else by_itself
+    return f"the fork server, the parent of all ranks, {how}, and the ranks with it; {AGAIN}"
+
+
 def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return the modules that the fork server loads for ranks of these plans, in addition to the default modules."""
     operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
@@ -144,6 +153,8 @@ class Launcher:
         self._interface = interface
         self._preload = [FIRST, *preload, LAST]
         self._server: ProcessHandle | None = None
+        # True if the fork server has forked a rank: it has loaded torch.
+        self._forked = False
         self._short: RendezvousFolder | None = None
 
     def __enter__(self) -> "Launcher":
@@ -183,12 +194,14 @@ class Launcher:
         try:
             resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT and SIGTERM
             signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)
-            with _sockets_in(self._sockets_folder()):
+            with _sockets_in(self._sockets_folder()), _errors_into(self._errors):
                 forkserver.ensure_running()
             pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
             self._server = server = ProcessHandle(pid)  # kept before a pending signal is raised
+            self._forked = False
         except OSError as error:
-            raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
+            why = f"{reason_of(error)}{limits.too_low(1)}"
+            raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {why}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return server
@@ -200,6 +213,10 @@ class Launcher:
         if self._short is None:
             self._short = RendezvousFolder(SHORT_FOLDER).__enter__()
         return self._short.folder
+
+    @property
+    def _errors(self) -> Path:
+        return self._rendezvous.folder / "errors"
 
     def _end_server(self) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
@@ -282,6 +299,7 @@ class Launcher:
         None for a pipe to this process. board: a board that ranks share, if any. `RankContext` describes the other
         parameters. Raises LostRankError if the fork server ends meanwhile; the next call starts another server.
         """
+        keep_output("fork server", self._errors, log)
         server, watch = self._running_server(), None
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
@@ -302,6 +320,7 @@ class Launcher:
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
             with _EndingIfStuck(server) as watch:
                 process.start()
+            self._forked = True
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
             handle = ProcessHandle(process.pid)
@@ -309,9 +328,23 @@ class Launcher:
             handle = None
         except (EOFError, OSError) as error:  # from the operating system, or from a broken fork server
             if server.ended(SERVER_END_S):
-                raise LostRankError(SERVER_STUCK if watch is not None and watch.ended_it else SERVER_LOST) from None
-            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
+                self._raise_if_torch_failed(server)
+                stuck = watch is not None and watch.ended_it
+                raise LostRankError(SERVER_STUCK if stuck else _how_lost(server)) from None
+            why = f"{type(error).__name__} {error}{limits.too_low(world_size)}"
+            raise RankError(f"the ranks' processes could not be started: {why}") from None
         return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
+
+    def _raise_if_torch_failed(self, server: ProcessHandle) -> None:
+        """Raise RankError, with the server's last words, if the fork server ended by itself while it loaded torch."""
+        code = server.exit_code()
+        if self._forked or code is None or code == -signal.SIGKILL:
+            return
+        lines = self._errors.read_text(encoding="utf-8", errors="replace").split("\n")
+        ended = f"ended with status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+        words = next((line for line in reversed(lines) if line.strip()), ended)[:MOST_QUOTED]
+        more = f"{limits.too_low(1)}{environment.chosen(READ_BY_TORCH)}"
+        raise RankError(f"torch cannot be loaded here: {words}{more}")
 
 
 class _EndingIfStuck:
@@ -346,6 +379,17 @@ class _EndingIfStuck:
 
 
 @contextlib.contextmanager
+def _errors_into(file: Path) -> Iterator[None]:
+    """Have processes that start meanwhile print their errors into a file."""
+    with file.open("ab") as errors, os.fdopen(os.dup(2), "wb") as usual:
+        os.dup2(errors.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(usual.fileno(), 2)
+
+
+@contextlib.contextmanager
 def _sockets_in(folder: Path) -> Iterator[None]:
     """Have multiprocessing make its sockets in `folder`; a killed process would leave its default folder behind."""
     settings = mp.current_process()._config  # type: ignore[attr-defined]
@@ -355,6 +399,16 @@ def _sockets_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         settings["tempdir"] = before
+
+
+def keep_output(name: str, output: Path, log: Path) -> None:
+    """Move the output of this program into the run's log."""
+    with contextlib.suppress(OSError, StoreError):
+        text = output.read_bytes()
+        if text:
+            with folders.appending(log) as file:
+                file.write(f"[{name}]\n".encode() + text)
+            os.truncate(output, 0)
 
 
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
@@ -377,19 +431,19 @@ class RendezvousFolder:
         self._place = place  # where to make the folder; None for the temporary folder
 
     def __enter__(self) -> "RendezvousFolder":
-        place = self._place or Path(tempfile.gettempdir())
+        place, remedy = self._place or Path(tempfile.gettempdir()), "" if self._place else " (TMPDIR names another)"
         remove_abandoned(place)
         for _ in range(TRIES):
             try:
                 self.folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
             except OSError as error:
-                raise RankError(f"{place}: no folder can be made there (TMPDIR names another): {error}") from None
+                raise RankError(f"{place}: no folder can be made there{remedy}: {reason_of(error)}") from None
             with contextlib.suppress(OSError):  # another run removed it before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
                     return self
                 os.close(self._lock)
-        raise RankError(f"{place}: {TRIES} folders made there were removed at once (TMPDIR names another place)")
+        raise RankError(f"{place}: {TRIES} folders made there were removed at once{remedy}")
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -71,6 +71,14 @@ class ProcessHandle:
             return False
         return True
 
+    def exit_code(self) -> int | None:
+        """Return how a child of this process ended, negative for a signal; None if unknown. The child is not reaped."""
+        with contextlib.suppress(AttributeError, ChildProcessError):  # macOS lacks waitid
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return None
+
     def children(self) -> list[psutil.Process]:
         """Return the descendants of the process that have not ended."""
         try:
