@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench import __version__
+from bench.analyze.notices import notices_of
 from bench.analyze.sessions import is_virtual
 from bench.catalog.collectives import PLACES, placement
 from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
@@ -27,7 +28,7 @@ from bench.machine import environment, host
 from bench.model import units
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError, reason_of
-from bench.model.notices import notice
+from bench.model.notices import RunNotice, notice
 from bench.model.records import Case
 from bench.packages.tune import catalog, machine, report
 from bench.packages.tune import planning as rounds_of
@@ -189,6 +190,7 @@ def _measured(
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
+    notes += [note for note in notices_of(run, ()) if note.kind is RunNotice.BUSY]
     if tuned.changed and not state.checks:
         notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, cases)))
     table = {result.cell: result.choice for result in tuned.results}
