@@ -217,9 +217,11 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
                 say(f"error: stdout: {error.strerror}", err=True)
                 code = BenchError.exit_code
             else:
-                code = _say_unexpected(error)
+                say(f"error: {_unexpected(error)}", err=True)
+                code = UNEXPECTED
         except Exception as error:
-            code = _say_unexpected(error)
+            say(f"error: {_unexpected(error)}", err=True)
+            code = UNEXPECTED
         raise typer.Exit(code)
 
     return guarded
@@ -227,18 +229,6 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
 
 def _print_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say_unexpected(error: Exception) -> int:
-    """Print an unexpected error; return the exit code. A process or thread that cannot be started is no mistake."""
-    if os.name == "posix" and (isinstance(error, OSError) or type(error) is RuntimeError):
-        from bench.machine import limits  # deferred import: most commands end without an error
-
-        if low := limits.too_low(1):
-            say(f"error: {BenchError(f'{error}{low}')}", err=True)
-            return BenchError.exit_code
-    say(f"error: {_unexpected(error)}", err=True)
-    return UNEXPECTED
 
 
 def _unexpected(error: Exception) -> str:

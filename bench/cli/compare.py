@@ -141,7 +141,7 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        with pictures_optional(remedy=""):
+        with pictures_optional():
             from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
             say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")

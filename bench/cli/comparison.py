@@ -136,7 +136,7 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     if not quiet:
         say("\n" + "\n".join(str(folder / name) for name in written))
     if plots:
-        picture = _draw(result, PLOTS / path.resolve().name, output.NO_PLOTS)
+        picture = _draw(result, PLOTS / path.resolve().name)
         if picture is not None and not quiet:
             say(picture)
     return result
@@ -187,9 +187,9 @@ def print_as(
         say(writers[format]().rstrip("\n"))
 
 
-def _draw(result: Comparison, folder: Path, remedy: str = "") -> Path | None:
+def _draw(result: Comparison, folder: Path) -> Path | None:
     """Draw a comparison, if it has a case. Returns the path of the picture; None without one."""
-    with output.pictures_optional(remedy):
+    with output.pictures_optional():
         from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
         return pictures.draw_comparison(result, folder)

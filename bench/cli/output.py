@@ -20,9 +20,6 @@ from bench.report.plots import Picture
 from bench.report.view import View
 from bench.store import folders
 
-# For verbs with this option.
-NO_PLOTS = " (--no-plots draws none)"
-
 
 def analyzed(run: Run) -> Analysis:
     """Return all conclusions from a run."""
@@ -41,12 +38,12 @@ def documents_at(path: Path) -> Path:
 
 
 @contextmanager
-def pictures_optional(remedy: str = NO_PLOTS) -> Iterator[None]:
+def pictures_optional() -> Iterator[None]:
     """Print a note if a picture cannot be drawn or written: the answer, the documents and the exit code stay."""
     try:
         yield
     except (OSError, StoreError) as error:
-        say(f"note: no pictures: {error}{remedy}", err=True)
+        say(f"note: no pictures: {error} (run, report, ab: --no-plots)", err=True)
 
 
 def conclude(
@@ -96,9 +93,9 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
     # The name of a side contains a colon, which some file systems do not allow in the name of a folder.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures: list[Picture] = [] if plots else catalogue.drawn(pictures_at)
+    pictures: list[Picture] = []
     with pictures_optional():
-        pictures = catalogue.draw(view, pictures_at, paper) if plots else pictures
+        pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)

@@ -1,7 +1,6 @@
 """Name what on this host may have made a launch fail: limits, room in /dev/shm, a file system without locks, variables.
 
-In: the launch that failed. Out: text that follows the message of its failure. Reads no message, and knows nothing of
-other hosts.
+In: the launch that failed. Out: text that follows the message of its failure, which is not read.
 """
 
 import os
@@ -28,18 +27,11 @@ def text(launch: Launch, joined: bool) -> str:
     found = limits.too_low(launch.world_size if alone else 1)
     if joined:
         return found
-    lacking = _shared_memory() if launch.backend == "mpi" else _locks()
-    return f"{found}{lacking}{environment.chosen(VARIABLES[launch.backend], launch.cases[0].settings.pairs)}"
-
-
-def _shared_memory() -> str:
-    free = shutil.disk_usage(MEMORY).free if os.access(MEMORY, os.W_OK) else 0
-    if free >= SHARED_MEMORY_OF_MPI or not MEMORY.is_dir():
-        return ""
-    return f"; {MEMORY} has {format_rounded_bytes(free)} for Open MPI, which needs more: docker run --shm-size=1g"
-
-
-def _locks() -> str:
-    place = Path(tempfile.gettempdir())
-    remedy = f"; {place}: its file system has no locks, by which ranks find each other: set TMPDIR to another"
-    return "" if locks.supported(place) else remedy
+    place = MEMORY if launch.backend == "mpi" else Path(tempfile.gettempdir())
+    if place == MEMORY and MEMORY.is_dir():
+        free = shutil.disk_usage(MEMORY).free if os.access(MEMORY, os.W_OK) else 0
+        lacking = f"; {MEMORY} has {format_rounded_bytes(free)} for Open MPI, too little: docker run --shm-size=1g"
+        found += lacking if free < SHARED_MEMORY_OF_MPI else ""
+    elif not locks.supported(place):
+        found += f"; {place}: its file system has no locks, by which ranks find each other: set TMPDIR to another"
+    return found + environment.chosen(VARIABLES[launch.backend])

@@ -60,10 +60,13 @@ MOST_QUOTED = 500
 READ_BY_TORCH = ("TORCH_", "OMP_", "MKL_")
 # Polling interval of the watch over the fork server, in seconds.
 START_LOOK_S = 1.0
-AGAIN = "collbench resume measures this case again"
+SERVER_LOST = (
+    "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
+    "it; collbench resume measures this case again"
+)
 SERVER_STUCK = (
     f"the fork server, the parent of all ranks, started no rank and used neither CPU nor disk for {START_WAIT_S:g} s: "
-    f"CollBench ended it; {AGAIN}"
+    "CollBench ended it; collbench resume measures this case again"
 )
 
 
@@ -81,12 +84,14 @@ class LocalRank:
     # File into which the rank writes its Python stack on SIGUSR1.
     stack_file: Path
     board: Board
+    # File into which the fork server prints its errors.
+    errors: Path
     log: str = ""
     health: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def lost(self) -> str | None:
-        return _how_lost(self.server) if self.server.ended() else None
+        return _how_lost(self.server, self.errors)[1] if self.server.ended() else None
 
     @property
     def exit_code(self) -> int | None:
@@ -122,12 +127,15 @@ class LocalRank:
             self.process.join(seconds)
 
 
-def _how_lost(server: ProcessHandle) -> str:
-    """Return how the fork server ended, and the ranks with it."""
+def _how_lost(server: ProcessHandle, errors: Path) -> tuple[bool, str]:
+    """Return whether the fork server ended by itself, and a text. errors: what it printed."""
     code = server.exit_code()
-    by_itself = f"ended by itself (status {code}{limits.too_low(2)})"
-    how = "was ended (out of memory, or killed from outside)" if code in {None, -signal.SIGKILL} else by_itself
-    return f"the fork server, the parent of all ranks, {how}, and the ranks with it; {AGAIN}"
+    if code is None or code == -signal.SIGKILL:
+        return False, SERVER_LOST
+    lines = [line for line in errors.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    words = lines[-1][:MOST_QUOTED] if lines else f"status {code}"
+    causes = f"{limits.too_low(1)}{environment.chosen(READ_BY_TORCH)}"
+    return True, f"the fork server, which loads torch for all ranks, ended by itself: {words}{causes}"
 
 
 def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -153,8 +161,6 @@ class Launcher:
         self._interface = interface
         self._preload = [FIRST, *preload, LAST]
         self._server: ProcessHandle | None = None
-        # True if the fork server has forked a rank: it has loaded torch.
-        self._forked = False
         self._short: RendezvousFolder | None = None
 
     def __enter__(self) -> "Launcher":
@@ -164,7 +170,7 @@ class Launcher:
         environment.prepare_process(self._interface)
         with contextlib.ExitStack() as undo:
             with interrupts.deferred():
-                undo.enter_context(self._rendezvous)
+                self._errors = undo.enter_context(self._rendezvous).folder / "errors"
                 undo.callback(self._end_server)
                 self._running_server()
             interrupts.raise_if_noted()
@@ -198,7 +204,6 @@ class Launcher:
                 forkserver.ensure_running()
             pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
             self._server = server = ProcessHandle(pid)  # kept before a pending signal is raised
-            self._forked = False
         except OSError as error:
             why = f"{reason_of(error)}{limits.too_low(1)}"
             raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {why}") from None
@@ -213,10 +218,6 @@ class Launcher:
         if self._short is None:
             self._short = RendezvousFolder(SHORT_FOLDER).__enter__()
         return self._short.folder
-
-    @property
-    def _errors(self) -> Path:
-        return self._rendezvous.folder / "errors"
 
     def _end_server(self) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
@@ -320,31 +321,19 @@ class Launcher:
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
             with _EndingIfStuck(server) as watch:
                 process.start()
-            self._forked = True
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
             handle = ProcessHandle(process.pid)
         except psutil.NoSuchProcess:
             handle = None
-        except (EOFError, OSError) as error:  # from the operating system, or from a broken fork server
+        except (EOFError, OSError, RuntimeError) as error:  # from the system (a thread), or from a broken fork server
             if server.ended(SERVER_END_S):
-                self._raise_if_torch_failed(server)
-                stuck = watch is not None and watch.ended_it
-                raise LostRankError(SERVER_STUCK if stuck else _how_lost(server)) from None
-            why = f"{type(error).__name__} {error}{limits.too_low(world_size)}"
+                by_itself, text = _how_lost(server, self._errors)
+                text = SERVER_STUCK if watch is not None and watch.ended_it else text
+                raise (RankError if by_itself else LostRankError)(text) from None
+            why = f"{type(error).__name__} {error}{limits.too_low(1)}"
             raise RankError(f"the ranks' processes could not be started: {why}") from None
-        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
-
-    def _raise_if_torch_failed(self, server: ProcessHandle) -> None:
-        """Raise RankError, with the server's last words, if the fork server ended by itself while it loaded torch."""
-        code = server.exit_code()
-        if self._forked or code is None or code == -signal.SIGKILL:
-            return
-        lines = self._errors.read_text(encoding="utf-8", errors="replace").split("\n")
-        ended = f"ended with status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
-        words = next((line for line in reversed(lines) if line.strip()), ended)[:MOST_QUOTED]
-        more = f"{limits.too_low(1)}{environment.chosen(READ_BY_TORCH)}"
-        raise RankError(f"torch cannot be loaded here: {words}{more}")
+        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board, self._errors)
 
 
 class _EndingIfStuck:

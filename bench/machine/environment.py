@@ -34,6 +34,8 @@ MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).absolute().parents[2]
 # Value of PYTHONPATH before `prepare_process`.
 PYTHONPATH = os.environ.get("PYTHONPATH")
+# Names of the variables that were set before `prepare_process`.
+FROM_OUTSIDE = frozenset(os.environ)
 # Exists if a driver for NVIDIA's GPUs is loaded.
 NVIDIA = Path("/dev/nvidiactl")
 
@@ -46,13 +48,6 @@ def prepare_process(interface: str | None = None) -> None:
     are then closed to the network. With several hosts, NCCL chooses its interfaces itself.
     interface: network interface that leads to ranks on other hosts; None if all ranks are on this host.
     """
-    for name, value in _defaults(interface).items():
-        os.environ.setdefault(name, value)
-    raise_file_limit()
-    os.environ |= _found_in(PACKAGE_ROOT)
-
-
-def _defaults(interface: str | None = None) -> dict[str, str]:
     defaults = {
         "OMP_NUM_THREADS": "1",
         "TORCH_FR_BUFFER_SIZE": "0",
@@ -66,7 +61,10 @@ def _defaults(interface: str | None = None) -> dict[str, str]:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}
     elif loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    return defaults
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    raise_file_limit()
+    os.environ |= _found_in(PACKAGE_ROOT)
 
 
 def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -160,14 +158,11 @@ def variables() -> dict[str, str]:
     return allowed(os.environ.items())
 
 
-def chosen(beginnings: tuple[str, ...], settings: Iterable[tuple[str, str]] = ()) -> str:
-    """Return variables as text after a semicolon, without defaults of `prepare_process`; empty if there are none.
-
-    beginnings: of the names. settings: variables that are set in addition to this process's.
-    """
-    users = {**dict(variables().items() - _defaults().items()), **dict(settings)}
-    named = ", ".join(f"{name}={value}" for name, value in sorted(users.items()) if name.startswith(beginnings))
-    return f"; set here: {named}" if named else ""
+def chosen(beginnings: tuple[str, ...]) -> str:
+    """Return the user's variables whose names begin so, as text after a semicolon; empty if there are none."""
+    named = [f"{name}={value}" for name, value in variables().items() if name in FROM_OUTSIDE]
+    found = ", ".join(text for text in named if text.startswith(beginnings))
+    return f"; set here: {found}" if found else ""
 
 
 def apply(pairs: Iterable[tuple[str, str]]) -> None:
