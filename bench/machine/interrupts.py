@@ -17,7 +17,7 @@ from dataclasses import dataclass
 PATIENCE_S = 1.0
 # Signals by which terminals and batch systems end a run or announce its end (sbatch --signal), if the system has them:
 # Windows, where plans can be made, lacks most.
-OTHERS = tuple(one for one in signal.Signals if one.name in {"SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"})
+OTHERS = tuple(number for number in signal.Signals if number.name in {"SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"})
 
 
 @dataclass(slots=True)
