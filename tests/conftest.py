@@ -25,7 +25,7 @@ import pytest
 
 import run_bench
 from bench.launch.launcher import Launcher
-from bench.machine import network
+from bench.machine import interrupts, network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
 
@@ -131,7 +131,7 @@ def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:
 @contextlib.contextmanager
 def signals_kept():
     """Restore the signal handlers at the end of the block."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM, *interrupts.OTHERS)}
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """On odd hosts, a failure to measure or to write is one line that says what to change; the rest is measured."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -10,16 +11,20 @@ from pathlib import Path
 import pytest
 
 from bench.launch import launcher
+from bench.machine import host
 from bench.machine.processes import ProcessHandle
 from bench.store import locks
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, CommandLine
 from test_joined import free_port
 
 RUN_BENCH = str(ROOT / "run_bench.py")
+ONE = TINY.replace("[4KiB, 64KiB]", "[4KiB]")
 NO_NAMESPACES = shutil.which("unshare") is None or bool(
     subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode
 )
 needs_namespaces = pytest.mark.skipif(NO_NAMESPACES, reason="namespaces need root, and a container that allows them")
+
+needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason="needs MPI")
 
 
 def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.CompletedProcess:
@@ -63,9 +68,10 @@ def test_ranks_measure_over_a_loopback_of_ipv6_only(cli):
 
 @needs_namespaces
 @pytest.mark.parametrize("verb", [["run", "tiny.yaml"], ["doctor"]])
-def test_a_proc_of_another_namespace_is_named(cli, verb):
+@pytest.mark.parametrize(("options", "script"), [(["-p", "-f"], "true"), (["-m"], "umount -l /proc")])
+def test_a_proc_of_another_namespace_or_none_is_named(cli, verb, options, script):
     cli.config()
-    refused(isolated(cli, ["-p", "-f"], "true", *verb), 3, "/proc", "mount -t proc")
+    refused(isolated(cli, options, script, *verb), 3, "/proc", "mount -t proc")
 
 
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
@@ -85,12 +91,22 @@ def test_results_that_link_to_nowhere_are_named(cli):
     refused(cli("run", cli.config(), "--no-plots"), 2, "results", "/not/mounted", "does not exist")
 
 
-def test_pictures_that_cannot_be_written_are_named_after_the_answer(warm):
-    assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
+def test_pictures_that_cannot_be_written_fail_nothing_else(warm):
     (warm.folder / "plots").symlink_to("/not/mounted/either")
-    done = warm("report")
-    refused(done, 2, "plots", "all that was measured is kept in results/")
-    assert "Trust" in done.stdout, "the answer comes first"
+    assert warm("run", warm.config(), "-q").returncode == 0
+    (run,) = warm.runs()
+    (run / "report.md").unlink()
+    refused(warm("report"), 0, "note: no pictures: plots", "--no-plots")
+    assert (run / "report.md").is_file()
+    refused(warm("compare", run.name, run.name, "--undecided", "pass"), 0, "note: no pictures: plots")
+
+
+def test_a_backend_of_matplotlib_that_this_python_lacks_harms_nothing(warm):
+    assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
+    cli = CommandLine(warm.folder)  # in a process of its own, because matplotlib reads the variable once
+    cli.environment["MPLBACKEND"] = "module://of.a.notebook"
+    done = cli("report")
+    assert (done.returncode, done.stderr) == (0, "") and list(cli.folder.glob("plots/*/*.png"))
 
 
 @pytest.mark.slow
@@ -99,15 +115,16 @@ def test_a_disk_that_fills_while_pictures_are_drawn_is_named(cli):
     assert cli("run", cli.config(), "--no-plots", "-q").returncode == 0
     script = "mkdir plots; mount -t tmpfs -o size=16k tmpfs plots"
     done = isolated(cli, ["-m"], script, "report")
-    refused(done, 2, "plots/", "disk is full", "all that was measured is kept in results/")
-    assert "Trust" in done.stdout
+    refused(done, 0, "note: no pictures: plots/", "disk is full", "--no-plots")
+    (report,) = (cli.folder / "results").glob("*/report.md")
+    assert "Trust" in done.stdout and "plots/" not in report.read_text()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_named(warm):
     assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
     (warm.folder / "plots").mkdir(mode=0o500)
-    refused(warm("report"), 2, "plots", "permission denied")
+    refused(warm("report"), 0, "plots", "permission denied")
 
 
 # ── what Python imports ──────────────────────────────────────────────────────────────────────────
@@ -130,6 +147,116 @@ def test_a_python_without_our_packages_is_named(tmp_path):
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
+def limited(**limits: int) -> dict:
+    """Return the option of a command that has these limits."""
+    return {"preexec_fn": lambda: [resource.setrlimit(getattr(resource, k), (v, v)) for k, v in limits.items()]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"RLIMIT_NOFILE": 10}, ["fork server could not be started", "10 allowed (ulimit -n): enough for 0 ranks"]),
+        ({"RLIMIT_AS": 600_000 * 1024}, ["ulimit -v"]),
+    ],
+)
+def test_a_limit_that_is_too_low_is_named(cli, limits, words):
+    refused(cli("run", cli.config(), "--no-plots", "-q", **limited(**limits)), 2, *words)
+
+
+@pytest.mark.slow
+def test_a_limit_that_ends_the_fork_server_or_a_rank_is_named_for_each_case_and_by_the_doctor(cli):
+    option = limited(RLIMIT_NOFILE=20)
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", **option)
+    assert done.returncode in {1, 2} and "20 allowed (ulimit -n)" in done.stdout + done.stderr, done
+    assert "out of memory" not in done.stdout + done.stderr
+    done = cli("doctor", **option)
+    assert done.returncode == 1 and "20 allowed (ulimit -n): enough for 0 ranks" in done.stdout, done
+
+
+@pytest.fixture
+def few_processes():
+    """Return the option of a command that may have 12 processes and threads."""
+    group = Path("/sys/fs/cgroup/pids", f"collbench-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("making a control group of version 1 needs root, and a container that allows it")
+    (group / "pids.max").write_text("12")
+    yield {"preexec_fn": lambda: (group / "cgroup.procs").write_text("0")}
+    wait_for(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_control_group_with_few_processes_is_named(cli, few_processes):
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", **few_processes)
+    assert done.returncode in {1, 2} and "Traceback" not in done.stderr, done.stderr
+    assert "more allowed (pids.max of a control group): enough for 0 ranks" in done.stdout + done.stderr
+
+
+# ── what torch and MPI need ──────────────────────────────────────────────────────────────────────
+def test_what_torch_says_when_it_cannot_be_loaded_is_said_once(cli):
+    cli.environment["TORCH_DISTRIBUTED_DEBUG"] = "VERBOSE"
+    done = cli("run", cli.config(), "--no-plots", "-q")
+    refused(
+        done,
+        2,
+        "which loads torch for all ranks, ended by itself: ValueError: ",
+        "; set here: TORCH_DISTRIBUTED_DEBUG=VERBOSE",
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("raise ImportError('libother.so.1: cannot open it\\nand more')", "ImportError: libother.so.1: cannot open it"),
+        ("import os; os.abort()", "status -6"),
+        ("import os; os._exit(9)", "status 9"),
+        ("import os; os.write(2, b'terminate called\\n\\n'); os.abort()", "terminate called"),
+    ],
+)
+def test_a_broken_torch_is_named_with_its_words(cli, program, words):
+    (cli.folder / "torch").mkdir()
+    (cli.folder / "torch" / "__init__.py").write_text(program)
+    (cli.folder / "torch" / "version.py").write_text("__version__, cuda, hip = '2.9.0', None, None")
+    cli.environment["PYTHONPATH"] = str(cli.folder)
+    refused(
+        cli("run", cli.config(), "--no-plots", "-q"), 2, f"which loads torch for all ranks, ended by itself: {words}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [
+        ("gloo", "GLOO_DEVICE_TRANSPORT=TCP_TLS"),
+        pytest.param("gloo", "GLOO_SOCKET_IFNAME=no-such0,no-such1", marks=pytest.mark.slow),
+        pytest.param("mpi", "OMPI_MCA_pml=no-such", marks=[pytest.mark.slow, needs_mpi]),
+    ],
+)
+def test_variables_that_a_library_reads_are_named_if_ranks_cannot_join(cli, backend, variable):
+    name, value = variable.split("=")
+    cli.environment[name] = value
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", "--set", f"backends=[{backend}]")
+    (text,) = {entry.failure.text for entry in cli.only_run().samples}
+    assert done.returncode == 1 and text.endswith(f"; set here: {variable}"), (done, text)
+
+
+@needs_namespaces
+@pytest.mark.slow
+@needs_mpi
+def test_mpi_without_shared_memory_costs_its_own_cases_only(cli):
+    text = ONE.replace("[gloo]", "[gloo, mpi]")
+    script = "mount -t tmpfs -o {} none /dev/shm"
+    assert isolated(cli, ["-m"], script.format("size=1m"), "run", cli.config(text), "--no-plots").returncode == 1
+    failures = {entry.case.backend: entry.failure for entry in cli.only_run().samples}
+    assert failures["gloo"] is None
+    assert "/dev/shm has 1.00 MiB" in failures["mpi"].text and "--shm-size" in failures["mpi"].text
+    done = isolated(cli, ["-m"], script.format("ro"), "doctor")
+    assert done.returncode == 0 and "Ready: gloo." in done.stdout, done
+    assert "read-only" in done.stdout and "--shm-size" in done.stdout, done
+
+
+# ── the machine and its processes ────────────────────────────────────────────────────────────────
 def test_faults_need_no_world_sizes(warm):
     text = TINY.replace("world_sizes: [2]\n", "") + "faults: [{do: raise, rank: 1}]\n"
     assert warm("plan", warm.config(text)).returncode == 0

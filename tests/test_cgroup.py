@@ -58,7 +58,31 @@ def test_version_1_has_other_names(tmp_path):
     assert host.cpu_max(tmp_path) == "200000 100000"
 
 
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/pids.max": "12\n", "sys/fs/cgroup/pids.current": "5\n"}, 7),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/pids.max": "3\n", "sys/fs/cgroup/pids.current": "5\n"}, 0),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/pids.max": "max\n", "sys/fs/cgroup/pids.current": "5\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "8:pids:/slurm/job_7\n",
+                "sys/fs/cgroup/pids/slurm/job_7/pids.max": "max\n",
+                "sys/fs/cgroup/pids/slurm/job_7/pids.current": "5\n",
+                "sys/fs/cgroup/pids/slurm/pids.max": "100\n",
+                "sys/fs/cgroup/pids/slurm/pids.current": "60\n",
+            },
+            40,
+        ),
+    ],
+)
+def test_the_tightest_limit_of_processes_counts(tmp_path, files, free):
+    put(tmp_path, files)
+    assert host.free_processes(tmp_path) == free
+
+
 @pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone/away\n"}, {"proc/self/cgroup": "nonsense\n::\n"}])
 def test_without_information_there_is_no_limit(tmp_path, files):
     put(tmp_path, files)
     assert host.free_memory_bytes(tmp_path) is host.cpu_max(tmp_path) is host.throttled_periods(tmp_path) is None
+    assert host.free_processes(tmp_path) is None

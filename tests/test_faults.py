@@ -221,7 +221,7 @@ def test_the_cases_lost_to_a_killed_fork_server_are_measured_by_a_resume(cli, me
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
 def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring, number):
     """The signal comes to every process of the group, even if the shell made the run ignore Ctrl-C."""
 

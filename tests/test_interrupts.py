@@ -12,7 +12,7 @@ from bench.machine import interrupts
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *interrupts.OTHERS)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -23,9 +23,10 @@ def press(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_an_interrupt_is_raised_at_once_outside_of_measuring(number):
-    interrupts.answer(signal.SIGINT, signal.SIGTERM)
+    signal.signal(number, signal.SIG_DFL)
+    interrupts.answer(*interrupts.asked_to_end())
     with pytest.raises(KeyboardInterrupt):
         press(number)
         time.sleep(60)

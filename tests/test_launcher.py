@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
-from bench.machine import host
+from bench.machine import host, interrupts
 from bench.model.errors import RankError
 from bench.store import locks
 from conftest import ROOT, fork_servers
@@ -84,7 +84,7 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cl
     assert_nothing_left(cli)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *interrupts.OTHERS])
 def test_the_fork_server_and_so_every_rank_blocks_signals_that_end_the_run(launcher, number):
     (server,) = fork_servers()
     status = Path(f"/proc/{server.pid}/status").read_text()
@@ -100,9 +100,12 @@ def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(tempo
         assert meeting.folder.is_dir()
 
 
-def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path):
-    with pytest.raises(RankError, match="TMPDIR"):
+def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path, monkeypatch):
+    with pytest.raises(RankError, match="there: no such file"):  # /dev/shm, which no variable replaces
         RendezvousFolder(tmp_path / "nothing").__enter__()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder().__enter__()
 
 
 def test_the_fork_server_loads_what_a_rank_needs():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bench.catalog.variables import unsettable
+from bench.cli.rounds import RoundsInTurns
 from bench.machine import host
 from bench.model.conclusions import Interval
 from bench.model.errors import StoreError
@@ -21,7 +22,7 @@ from bench.model.records import Case, Failure, Samples, Variables
 from bench.packages.tune import catalog, machine, plots
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
-from bench.packages.tune.cli.rounds import read_state
+from bench.packages.tune.cli.rounds import TuneRounds, read_state
 from bench.packages.tune.cli.tune import usage
 from bench.packages.tune.rules import (
     DEFAULT,
@@ -32,6 +33,7 @@ from bench.packages.tune.rules import (
     SizeRule,
     Tuned,
     TuneNotice,
+    TuneState,
     Why,
     cell_of,
     choice_of,
@@ -317,6 +319,8 @@ def test_a_rule_that_failed_in_the_last_launches_is_dropped_and_a_cell_without_t
     tuned = outcome.tuned(every, assigned, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
     assert not tuned.rules and tuned.results[0].why is Why.THEN_FAILED
     assert tuned.wrong == ("all_reduce, 2 ranks, ring: it is wrong (1 KiB)",)
+    few = outcome.tuned(every[:9], assigned, {cell: RING}, {cell: DEFAULT}, range(1, 6), range(6, 6), 0.02)
+    assert not few.rules and few.results[0].why is Why.TOO_FEW
     file = LIBRARY.read(LIBRARY.write([SizeRule("all_reduce", 2, 0, None, RING)], 1))
     checked = outcome.checked(every[12:], assigned, file, {cell: RING}, range(1, 13), 0.02)
     assert checked.whole is None and checked.results[0].why is Why.NOT_MEASURED
@@ -448,6 +452,33 @@ def test_a_budget_that_is_too_short_is_refused(warm):
     assert done.returncode == 2 and "--output no/where: name a file in a folder that exists" in done.stderr
 
 
+@pytest.mark.parametrize(("round_s", "made"), [(1, [12, 32, 16]), (5, [4, 6, 2]), (22, [1, 1, 0]), (70, [1, 0, 0])])
+def test_a_budget_holds_and_too_few_launches_are_said(tmp_path, monkeypatch, capsys, round_s, made):
+    """Only the first round of all begins whatever the budget is: its time is not known."""
+    now = [0.0]
+    monkeypatch.setattr("bench.cli.rounds.time.monotonic", lambda: now[0])
+    cell = Cell("all_reduce", 2, 4096)
+    state = TuneState("mpi", 60.0, 0.02, {})
+    measured = TuneRounds(
+        tmp_path,
+        SimpleNamespace(order=()),
+        [],
+        state,
+        LIBRARY,
+        {cell: Case("all_reduce", "mpi", 2, "float32", 4096)},
+        True,
+    )
+    measured._rounds = RoundsInTurns(None, None, 0.0, {"": []}, None)
+    monkeypatch.setattr(TuneRounds, "_measure", lambda *_, **__: now.__setitem__(0, now[0] + round_s))
+    stages = (rounds_of.RACE, rounds_of.PROOF, rounds_of.CHECK)
+    assert [len(measured.stage(stage, lambda _: {cell: [RING]})) for stage in stages] == made
+    assert now[0] <= max(60, round_s)
+    notes = capsys.readouterr().err.splitlines()
+    short = [stage for stage, number in zip(stages, made, strict=True) if number < stage.fewest]
+    assert [note.split(":")[1].strip() for note in notes] == [f"the {stage.name}" for stage in short]
+    assert all("fit into --budget 60.0 s; about --budget " in note for note in notes)
+
+
 @needs_mpi
 @pytest.mark.slow
 def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
@@ -463,7 +494,7 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
     (run,) = cli.runs()
     assert (run / "rules.conf").is_file() and not (tmp_path / "own.conf").exists()
     state = json.loads((run / "tune.json").read_text())
-    assert state["rounds"]["race"] >= rounds_of.RACE.fewest and set(state["rounds"]) == {"race", "proof", "check"}
+    assert state["rounds"]["race"] and set(state["rounds"]) == {"race", "proof", "check"}
     plan = json.loads((run / "plan.json").read_text())
     assert sum(len(launch["cases"]) for launch in plan["order"]) == (run / "samples.jsonl").read_text().count("\n")
     tuned = json.loads((run / "tuned.json").read_text())

@@ -134,6 +134,7 @@ class Verbs(TyperGroup):
 
 def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
+    environment.apply([("MPLBACKEND", "")])  # notebooks set it for programs that lack its package; no window is opened
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
     open_streams()

@@ -150,7 +150,7 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        with optional("pictures"):
+        with optional():
             from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
             folder = PLOTS / folder_name(f"{names[0]}-to-{names[-1]}")

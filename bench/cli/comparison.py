@@ -197,7 +197,7 @@ def print_as(
 
 def _draw(result: Comparison, name: str) -> Path | None:
     """Draw a comparison, if it has a case. Returns the path of the picture, if there is one."""
-    with output.optional("pictures"):
+    with output.optional():
         from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
         return pictures.draw_comparison(result, PLOTS / output.folder_name(name))

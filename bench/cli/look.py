@@ -185,7 +185,7 @@ SIGNS = {"ok": "ok  ", "note": "note", "missing": "no  "}
 def doctor() -> int:
     """Check this machine, then try each backend: ranks join and sum a tensor.
 
-    Exit code 1 if a backend fails, 3 without gloo. In a job, the first process of each host answers for it.
+    Exit code 1 if gloo or nccl fails, 3 without gloo. In a job, the first process of each host answers for it.
     """
     from bench.catalog.backends import BACKENDS
     from bench.cli.show import show_hanging
@@ -214,11 +214,12 @@ def doctor() -> int:
         raise UnmeasurableError("", reason)
     if "gloo" in machine.backends_missing:
         return UnmeasurableError.exit_code
-    trials = [*examination.trials(machine)]
-    for trial in trials:
+    trials = {}
+    for backend, trial in examination.trials(machine):
         print_finding(trial)
-    good = all(trial.level == "ok" for trial in trials)
-    ready = ", ".join(name for name in BACKENDS if name not in machine.backends_missing)
+        trials[backend] = trial.level
+    ready = ", ".join(name for name in BACKENDS if trials.get(name) == "ok")
+    good = "missing" not in trials.values()
     verdict = f"Ready: {ready}. {examination.advice(machine.cores)}" if good else "Not ready: a trial failed."
     say(f"\n{where}{verdict}")
     return 0 if good else 1

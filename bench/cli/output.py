@@ -17,6 +17,7 @@ from bench.model.conclusions import Analysis
 from bench.model.errors import BenchError, StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
+from bench.report.plots import Picture
 from bench.report.view import View
 from bench.store import folders
 
@@ -32,7 +33,7 @@ def folder_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def optional(part: str) -> Iterator[None]:
+def optional(part: str = "pictures") -> Iterator[None]:
     """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
     try:
         yield
@@ -40,7 +41,8 @@ def optional(part: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
-        say(f"note: no {part}: {reason}", err=True)
+        remedy = " (run, report, ab: --no-plots)" if part == "pictures" else ""
+        say(f"note: no {part}: {reason}{remedy}", err=True)
 
 
 def analyzed(run: Run) -> Analysis:
@@ -72,7 +74,7 @@ def conclude(
 
     show_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
     other parameters see `write_report`.
-    Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
+    Raises StoreError, after the answer was printed, if a document cannot be written.
     """
     from bench.report import document  # deferred import: loads the writers of tables
 
@@ -106,7 +108,9 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
     name = folder_name(run.name) if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
+    pictures: list[Picture] = []
+    with optional():
+        pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path, name))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)

@@ -31,6 +31,8 @@ class RoundsInTurns:
     samples: dict[str, list[Samples]]
     # Reason why the ranks of all sides of a round cannot be alive at once; None if they can.
     alternate: Notice | None
+    # Time that the last round took.
+    _last_s: float = 0.0
     _began: float = field(default_factory=lambda: time.monotonic())
 
     @property
@@ -44,13 +46,12 @@ class RoundsInTurns:
         A round begins only if a round as long as the last one would end within `budget_s`. due: whether a round is
         made whatever the budget is, because it is one of the first, or was measured in an earlier session.
         """
-        last_s = 0.0
         for number in range(1, most + 1):
             began_s = self.spent_s
-            if not due(number) and began_s + last_s > budget_s:
+            if not due(number) and began_s + self._last_s > budget_s:
                 return
             yield number
-            last_s = self.spent_s - began_s
+            self._last_s = self.spent_s - began_s
 
     def measure(self, sides: Sequence[str], seed: str, measure_side: MeasureSide) -> None:
         """Measure a launch of each side, in turns whose random order comes from `seed`, and keep the samples."""

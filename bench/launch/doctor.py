@@ -4,36 +4,28 @@ Out: `DoctorFinding` values, which `cli` prints. The last findings are trials: r
 """
 
 import os
-import resource
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from bench.launch import mpirun
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
-from bench.machine import environment, host, network
+from bench.machine import host, limits
+from bench.model.errors import RankError
 from bench.model.notices import Notice
 from bench.model.pages import page
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import counted, format_rounded_bytes, format_seconds
-from bench.store import locks
 from bench.store.encoding import SampleLine
 
-# Open files of the parent per rank (pipes). A rank has half as many: two sockets per other rank, one per process group.
-FILES_A_RANK = 4
-# Files that each process has open in any case, with a margin.
-FILES_ANYWAY = 64
-# If the limit of open files allows fewer ranks than this on one host, the finding is a note.
+# If a limit allows fewer ranks than this on one host, the finding is a note.
 RANKS_WANTED = 64
 # Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
-# Free bytes of /dev/shm for MPI: two ranks of Open MPI 5.0.11 start with 64 MiB, and not with 1 MiB.
-SHARED_MEMORY_OF_MPI = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,8 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     ):
         reason = machine.scheduling_missing.get(name)
         yield _either(reason is None, subject, text, reason or "", f"only needed for scheduling: {name}")
-    yield open_files()
+    for limit in limits.limits():
+        yield _either(limit.ranks >= RANKS_WANTED, limit.subject, str(limit), str(limit), limit.remedy)
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():
         size = os.statvfs(shm)
@@ -131,45 +124,18 @@ def advice(cores: int) -> str:
     )
 
 
-def open_files() -> DoctorFinding:
-    """Raise the limit of open files, and report the number of ranks for which it is enough."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    files = environment.raise_file_limit()
-    ranks = (files - FILES_ANYWAY) // FILES_A_RANK
-    allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
-    text = f"{allowed}: enough for {ranks} ranks on this machine"
-    return _either(ranks >= RANKS_WANTED, "open files", text, text, "raise nofile in /etc/security/limits.conf")
-
-
-def trials(machine: Machine) -> Iterator[DoctorFinding]:
+def trials(machine: Machine) -> Iterator[tuple[str, DoctorFinding]]:
     """Measure and verify one all_reduce on each backend, through all steps of a run; takes a few seconds.
 
-    gloo and MPI are tried with two ranks, NCCL with one rank per GPU.
+    gloo and MPI are tried with two ranks, NCCL with one rank per GPU. Yields the backend with each finding.
     """
-    yield _trial("gloo", 2, _gloo_remedy())
+    yield "gloo", _trial("gloo", 2, "")
     if "mpi" not in machine.backends_missing:
-        yield _trial("mpi", 2, _mpi_remedy())
+        trial = _trial("mpi", 2, "only needed for backends: [mpi]")
+        yield "mpi", trial if trial.level == "ok" else replace(trial, level="note")
     if "nccl" not in machine.backends_missing:
         remedy = f"NCCL_DEBUG=INFO shows what NCCL does; {page('operators')}"
-        yield _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # the first communicator of a node takes long
-
-
-def _gloo_remedy() -> str:
-    """Return the remedy for a failed gloo trial, if a cause can be found; empty otherwise."""
-    interface = environment.variables().get("GLOO_SOCKET_IFNAME")
-    if interface is not None and not all(network.is_interface(name) for name in interface.split(",")):
-        return f"GLOO_SOCKET_IFNAME={interface} names no interface of this host: unset it (gloo has no ^ and no lists)"
-    place = Path(tempfile.gettempdir())
-    if not locks.supported(place):
-        return f"{place}: its file system has no locks, by which ranks find each other: set TMPDIR to another"
-    return ""
-
-
-def _mpi_remedy() -> str:
-    """Return the remedy for a failed MPI trial: room in /dev/shm, for Open MPI's segments. Empty if it has room."""
-    shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
-    room = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= SHARED_MEMORY_OF_MPI
-    return "" if room else "Open MPI needs room in /dev/shm: docker run --shm-size=1g"
+        yield "nccl", _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # a node's first communicator takes long
 
 
 def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> DoctorFinding:
@@ -177,8 +143,11 @@ def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> Do
     settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=timeout_s, pool_bytes=0)
     plan = Plan("doctor", (Launch(backend, ranks, 1, (case,)),), (), 1, settings)
     lines, launches = list[SampleLine](), list[Json]()
-    with mpirun.ByBackend(()) as launcher, tempfile.NamedTemporaryFile(prefix="collbench-doctor-") as log:
-        drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append, Silent()))
+    try:
+        with mpirun.ByBackend(()) as launcher, tempfile.NamedTemporaryFile(prefix="collbench-doctor-") as log:
+            drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append, Silent()))
+    except RankError as error:
+        return DoctorFinding("missing", "trial", f"{backend}: {error}", remedy)
     failure = lines[0].samples.failure
     if failure is not None:
         return DoctorFinding("missing", "trial", f"{backend}: {failure.text}", remedy)

@@ -33,19 +33,19 @@ import psutil
 
 from bench.catalog.collectives import OPERATIONS
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
-from bench.machine import environment, host, interrupts, network
+from bench.machine import environment, host, interrupts, limits, network
 from bench.machine.processes import ProcessHandle
-from bench.model.errors import LostRankError, RankError, UnmeasurableError
+from bench.model.errors import LostRankError, RankError, StoreError, UnmeasurableError, reason_of
 from bench.model.records import Json, Plan
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
-from bench.store import encoding, locks
+from bench.store import encoding, folders, locks
 
 KEY_BYTES = 32
 FIRST, LAST = "bench.rank.server", "bench.rank.preload"
 # Signals that a terminal or a batch system sends to every process of the run: the measuring process answers them, and
 # ranks that were ended by them would look like failures of their cases.
-ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+ANSWERED_HERE = frozenset({signal.SIGTERM, *interrupts.OTHERS})
 # The path of a Unix socket has 107 bytes at most (sockaddr_un); multiprocessing adds "/listener-" and 8 letters.
 LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
 # Folder for sockets if the path of the temporary folder is too long for them.
@@ -55,6 +55,10 @@ SERVER_END_S = 1.0
 # The fork server may be idle for this long, in seconds, before it has started a rank. While it works, it may take
 # longer: from a slow file system, loading torch takes minutes.
 START_WAIT_S = 120.0
+# Maximum number of characters of a message that quotes the fork server.
+MOST_QUOTED = 500
+# Beginnings of the variables that torch reads when it is loaded.
+READ_BY_TORCH = ("TORCH_", "OMP_", "MKL_")
 # Polling interval of the watch over the fork server, in seconds.
 START_LOOK_S = 1.0
 SERVER_LOST = (
@@ -81,12 +85,14 @@ class LocalRank:
     # File into which the rank writes its Python stack on SIGUSR1.
     stack_file: Path
     board: Board
+    # File into which the fork server prints its errors.
+    errors: Path
     log: str = ""
     health: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def lost(self) -> str | None:
-        return SERVER_LOST if self.server.ended() else None
+        return _how_lost(self.server, self.errors)[1] if self.server.ended() else None
 
     @property
     def exit_code(self) -> int | None:
@@ -120,6 +126,17 @@ class LocalRank:
     def join(self, seconds: float) -> None:
         if self.handle is None or self.handle.ended(seconds):
             self.process.join(seconds)
+
+
+def _how_lost(server: ProcessHandle, errors: Path) -> tuple[bool, str]:
+    """Return whether the fork server ended by itself, and a text. errors: what it printed."""
+    code = server.exit_code()
+    if code is None or code == -signal.SIGKILL:
+        return False, SERVER_LOST
+    lines = [line for line in errors.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    words = lines[-1][:MOST_QUOTED] if lines else f"status {code}"
+    causes = f"{limits.too_low(1)}{environment.chosen(READ_BY_TORCH)}"
+    return True, f"the fork server, which loads torch for all ranks, ended by itself: {words}{causes}"
 
 
 def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -164,7 +181,7 @@ class Launcher:
         environment.prepare_process(self._interface)
         with contextlib.ExitStack() as undo:
             with interrupts.deferred():
-                undo.enter_context(self._rendezvous)
+                self._errors = undo.enter_context(self._rendezvous).folder / "errors"
                 undo.callback(self._end_server)
                 self._running_server()
             interrupts.raise_if_noted()
@@ -190,15 +207,17 @@ class Launcher:
         if self._server is not None and not self._server.ended():
             return self._server
         self._context.set_forkserver_preload(self._preload)
-        resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # blocked signals wait, ignored signals are lost
         try:
-            with _sockets_in(self._sockets_folder()):
+            resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT and SIGTERM
+            signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)
+            with _sockets_in(self._sockets_folder()), _errors_into(self._errors):
                 forkserver.ensure_running()
             pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
             self._server = server = ProcessHandle(pid)  # kept before a pending signal is raised
         except OSError as error:
-            raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
+            why = f"{reason_of(error)}{limits.too_low(1)}"
+            raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {why}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return server
@@ -292,6 +311,7 @@ class Launcher:
         None for a pipe to this process. board: a board that ranks share, if any. `RankContext` describes the other
         parameters. Raises LostRankError if the fork server ends meanwhile; the next call starts another server.
         """
+        keep_output("fork server", self._errors, log)
         server, watch = self._running_server(), None
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
@@ -317,11 +337,14 @@ class Launcher:
             handle = ProcessHandle(process.pid)
         except psutil.NoSuchProcess:
             handle = None
-        except (EOFError, OSError) as error:  # from the operating system, or from a broken fork server
+        except (EOFError, OSError, RuntimeError) as error:  # from the system (a thread), or from a broken fork server
             if server.ended(SERVER_END_S):
-                raise LostRankError(SERVER_STUCK if watch is not None and watch.ended_it else SERVER_LOST) from None
-            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
-        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
+                by_itself, text = _how_lost(server, self._errors)
+                text = SERVER_STUCK if watch is not None and watch.ended_it else text
+                raise (RankError if by_itself else LostRankError)(text) from None
+            why = f"{type(error).__name__} {error}{limits.too_low(1)}"
+            raise RankError(f"the ranks' processes could not be started: {why}") from None
+        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board, self._errors)
 
 
 class _EndingIfStuck:
@@ -356,6 +379,17 @@ class _EndingIfStuck:
 
 
 @contextlib.contextmanager
+def _errors_into(file: Path) -> Iterator[None]:
+    """Have processes that start meanwhile print their errors into a file."""
+    with file.open("ab") as errors, os.fdopen(os.dup(2), "wb") as usual:
+        os.dup2(errors.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(usual.fileno(), 2)
+
+
+@contextlib.contextmanager
 def _sockets_in(folder: Path) -> Iterator[None]:
     """Have multiprocessing make its sockets in `folder`; a killed process would leave its default folder behind."""
     settings = mp.current_process()._config  # type: ignore[attr-defined]
@@ -365,6 +399,16 @@ def _sockets_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         settings["tempdir"] = before
+
+
+def keep_output(name: str, output: Path, log: Path) -> None:
+    """Move the output of this program into the run's log."""
+    with contextlib.suppress(OSError, StoreError):
+        text = output.read_bytes()
+        if text:
+            with folders.appending(log) as file:
+                file.write(f"[{name}]\n".encode() + text)
+            os.truncate(output, 0)
 
 
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
@@ -387,19 +431,19 @@ class RendezvousFolder:
         self._place = place  # where to make the folder; None for the temporary folder
 
     def __enter__(self) -> "RendezvousFolder":
-        place = self._place or Path(tempfile.gettempdir())
+        place, remedy = self._place or Path(tempfile.gettempdir()), "" if self._place else " (TMPDIR names another)"
         remove_abandoned(place)
         for _ in range(TRIES):
             try:
                 self.folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
             except OSError as error:
-                raise RankError(f"{place}: no folder can be made there (TMPDIR names another): {error}") from None
+                raise RankError(f"{place}: no folder can be made there{remedy}: {reason_of(error)}") from None
             with contextlib.suppress(OSError):  # another run removed it before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
                     return self
                 os.close(self._lock)
-        raise RankError(f"{place}: {TRIES} folders made there were removed at once (TMPDIR names another place)")
+        raise RankError(f"{place}: {TRIES} folders made there were removed at once{remedy}")
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -25,12 +25,11 @@ from pathlib import Path
 
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
-from bench.launch.launcher import Launcher, RendezvousFolder
+from bench.launch.launcher import Launcher, RendezvousFolder, keep_output
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks, Starter
 from bench.machine import environment, host, network
-from bench.model.errors import MpirunError, StoreError
+from bench.model.errors import MpirunError, RankError
 from bench.model.records import Variables
-from bench.store import folders
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
@@ -67,8 +66,11 @@ class MpiLauncher:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(job, LaunchJob):
                 settings = job.launch.cases[0].settings
-                undo.callback(_keep_output, folder / OUTPUT, log)
-            memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
+                undo.callback(keep_output, "mpirun", folder / OUTPUT, log)
+            try:
+                memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
+            except RankError as error:
+                raise MpirunError(str(error)) from None
             lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             placeholder = [sys.executable, "-I", "-S", mpirun_placeholder.__file__]
@@ -143,15 +145,6 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(KILL_WAIT_S)
-
-
-def _keep_output(output: Path, log: Path) -> None:
-    """Append mpirun's output to the run's log."""
-    with contextlib.suppress(OSError, StoreError):
-        text = output.read_bytes()
-        if text:
-            with folders.appending(log) as file:
-                file.write(b"[mpirun]\n" + text)
 
 
 class ByBackend:

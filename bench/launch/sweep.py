@@ -22,6 +22,7 @@ import numpy as np
 from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
+from bench.launch import causes
 from bench.launch.ranks import RANK, Starter
 from bench.launch.supervisor import LaunchOutcome, run_launch
 from bench.launch.turns import Measuring, Turn
@@ -178,7 +179,10 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     at = outcome.position
     guilty = max(unmeasured, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
     failed = unmeasured if hopeless else (guilty,)
-    failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
+    failure = outcome.failure
+    if failure.kind not in {"lost", "hang"}:
+        failure = replace(failure, text=failure.text + causes.text(launch, not hopeless))
+    failure = replace(failure, kind="start") if hopeless and failure.kind != "lost" else failure
     for case in failed:
         samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(case, SampleLine(samples_to_line(samples)), failure.text)

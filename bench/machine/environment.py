@@ -34,8 +34,8 @@ MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).absolute().parents[2]
 # Value of PYTHONPATH before `prepare_process`.
 PYTHONPATH = os.environ.get("PYTHONPATH")
-# Value of the variable by which gloo finds its interface, before `prepare_process`; None if the user set none.
-GLOO_INTERFACE = os.environ.get("GLOO_SOCKET_IFNAME")
+# Names of the variables that were set before `prepare_process`.
+FROM_OUTSIDE = frozenset(os.environ)
 # Exists if a driver for NVIDIA's GPUs is loaded.
 NVIDIA = Path("/dev/nvidiactl")
 
@@ -70,7 +70,7 @@ def prepare_process(interface: str | None = None) -> None:
 def towards(address: str) -> dict[str, str]:
     """Return the variable by which gloo takes the interface that leads to `address`; none if the user has set it."""
     interface = network.interface_towards(address)
-    return {"GLOO_SOCKET_IFNAME": interface} if interface and GLOO_INTERFACE is None else {}
+    return {"GLOO_SOCKET_IFNAME": interface} if interface and "GLOO_SOCKET_IFNAME" not in FROM_OUTSIDE else {}
 
 
 def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -121,7 +121,9 @@ def raise_file_limit() -> int:
 def job_variables() -> dict[str, str]:
     """Return the variables that launchers set for the processes of a job, and the launcher's pid on this host."""
     own = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
-    return own | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
+    with suppress(psutil.Error):  # without /proc
+        own["COLLBENCH_STARTER_PID"] = str(_starter().pid)
+    return own
 
 
 def starter() -> str:
@@ -160,6 +162,13 @@ def visible_devices() -> str | None:
 def variables() -> dict[str, str]:
     """Return the variables of the allow-list that are set."""
     return allowed(os.environ.items())
+
+
+def chosen(beginnings: tuple[str, ...]) -> str:
+    """Return the user's variables whose names begin so, as text after a semicolon; empty if there are none."""
+    named = [f"{name}={value}" for name, value in variables().items() if name in FROM_OUTSIDE]
+    found = ", ".join(text for text in named if text.startswith(beginnings))
+    return f"; set here: {found}" if found else ""
 
 
 def apply(pairs: Iterable[tuple[str, str]]) -> None:

@@ -389,6 +389,12 @@ def throttled_periods(root: Path = ROOT) -> int | None:
     return max((int(number[1]) for number in periods if number), default=None)
 
 
+def free_processes(root: Path = ROOT) -> int | None:
+    """Return the least number of processes and threads that any group still allows; None without a limit."""
+    pairs = ((_number(group, "pids.max"), _number(group, "pids.current")) for group in _groups(root, "pids"))
+    return min((max(0, most - used) for most, used in pairs if most is not None and used is not None), default=None)
+
+
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of the groups of a controller, from the process's own up to the root of the hierarchy."""
     for line in _text(root / "proc/self/cgroup").splitlines():

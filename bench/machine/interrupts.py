@@ -1,4 +1,4 @@
-"""Handle Ctrl-C, SIGTERM and SIGHUP: note them at once, and during a measurement raise them only at safe points.
+"""Handle Ctrl-C, SIGTERM and the like: note them at once, and during a measurement raise them only at safe points.
 
 An exception between any two instructions is lost in code that cannot pass it on (callbacks of weak references, Rust),
 or leaves a module that is being imported locked for good. Of 220 interrupts in the first 60 ms of a run, one was lost
@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 # A signal more than this many seconds after the first one raises at once, wherever the program is.
 PATIENCE_S = 1.0
+# Signals by which terminals and batch systems end a run or announce its end (sbatch --signal), if the system has them:
+# Windows, where plans can be made, lacks most.
+OTHERS = tuple(number for number in signal.Signals if number.name in {"SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"})
 
 
 @dataclass(slots=True)
@@ -49,12 +52,11 @@ def answer(*signals: signal.Signals, once: bool = False) -> None:
 
 
 def asked_to_end() -> list[signal.Signals]:
-    """Return the signals that end a run in an orderly way: SIGTERM; SIGINT and SIGHUP if they are not ignored.
+    """Return the signals that end a run in an orderly way: SIGTERM, and those of OTHERS that are not ignored.
 
     A shell's background processes ignore Ctrl-C, processes under `nohup` ignore SIGHUP, and both continue to do so.
     """
-    others = [signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows can make plans
-    return [signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN)]
+    return [signal.SIGTERM, *(number for number in OTHERS if signal.getsignal(number) != signal.SIG_IGN)]
 
 
 def ignore(*signals: signal.Signals) -> None:

@@ -71,6 +71,13 @@ class ProcessHandle:
             return False
         return True
 
+    def exit_code(self) -> int | None:
+        """Return how a child of this process ended, negative for a signal; None if unknown. The child is not reaped."""
+        with contextlib.suppress(AttributeError, ChildProcessError):  # macOS lacks waitid
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return None if ended is None else ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
+        return None
+
     def children(self) -> list[psutil.Process]:
         """Return the descendants of the process that have not ended."""
         try:

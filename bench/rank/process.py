@@ -131,6 +131,7 @@ def _write_to_log(context: RankContext) -> None:
     # Kept open for the life of the process: faulthandler writes to the descriptor.
     stack = os.open(context.stack_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # the fork server blocks it
 
 
 def one_line(error: BaseException) -> str:

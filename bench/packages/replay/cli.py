@@ -11,6 +11,7 @@ import typer
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
+from bench.cli.output import optional
 from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.model.conclusions import Analysis, Diagnosis
@@ -108,11 +109,12 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
     show(report.recorded_parts(job))
     if plots and job.total is not None:
         folder = PLOTS / f"look-{_name_of(paths)}"
-        folders.make_folder(folder)
         analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
         (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
-        DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
-        written.append(str(folder / f"{kind.name}.png"))
+        with optional():
+            folders.make_folder(folder)
+            DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+            written.append(str(folder / f"{kind.name}.png"))
     if written:
         say("\n" + "\n".join(written))
     return 0

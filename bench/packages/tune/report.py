@@ -31,6 +31,7 @@ METHOD = (
 WHYS: Mapping[Why, str] = {
     Why.NOT_FASTER: "nothing was faster in the race",
     Why.NO_GAIN: "no gain shown",
+    Why.TOO_FEW: "too few launches in the budget",
     Why.FASTER_IN_FRESH: "faster in fresh launches",
     Why.THEN_SLOWER: "faster in fresh launches, slower in those after them",
     Why.THEN_FAILED: "faster in fresh launches, failed in those after them",

@@ -77,6 +77,7 @@ class Why(StrEnum):
 
     NOT_FASTER = "not-faster"
     NO_GAIN = "no-gain"
+    TOO_FEW = "too-few-launches-in-the-budget"
     FASTER_IN_FRESH = "faster-in-fresh-launches"
     THEN_SLOWER = "then-slower"
     THEN_FAILED = "then-failed"

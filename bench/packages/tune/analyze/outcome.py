@@ -87,10 +87,12 @@ def tuned(
         cell: Why.THEN_FAILED for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()
     }
     final = {cell: DEFAULT if cell in dropped else choice for cell, choice in table.items()}
-    why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.NO_GAIN for cell, pick in picks.items()}
+    ratios = choosing.compared(times, picks, proving)
+    why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.TOO_FEW for cell, pick in picks.items()}
+    why |= dict.fromkeys(ratios, Why.NO_GAIN)
     why |= {cell: dropped.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
     places = choosing.crossovers(times, final)
-    results = _results(final, picks, choosing.compared(times, picks, proving), why)
+    results = _results(final, picks, ratios, why)
     overall = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
     outcome = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *overall)
     return _with_failures(outcome, samples, assigned)

@@ -7,6 +7,7 @@ stage that has ended, so an interrupted run goes through the same rounds, and me
 
 import contextlib
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -84,7 +85,7 @@ class TuneRounds:
         if stage.name not in state.rounds:
             planned = max((launch.number for launch in self.plan.order), default=0) - first
             done, probed = 0, False
-            least = max(stage.fewest, planned)
+            least = planned or int(first == 0)
             for number in rounds.within(stage.until * state.budget_s, stage.most, lambda number: number <= least):
                 if not any((wanted := next_choices(done)).values()):
                     break
@@ -96,6 +97,11 @@ class TuneRounds:
                 text = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
                 if not self._quiet:
                     say(f"{stage.name} {done}: {text}, {format_seconds(rounds.spent_s)}", err=True)
+            else:
+                if done < stage.fewest and any(next_choices(done).values()):
+                    enough_s = math.ceil(state.budget_s * stage.fewest / max(done, 1))
+                    text = f"{done} of {stage.fewest} launches fit into --budget {format_seconds(state.budget_s)}"
+                    say(f"note: the {stage.name}: {text}; about --budget {enough_s}s is enough", err=True)
             state.rounds[stage.name] = done
             self._save()
         return range(first + 1, first + 1 + state.rounds[stage.name])

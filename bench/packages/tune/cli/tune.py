@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench import __version__
+from bench.analyze.notices import notices_of
 from bench.analyze.sessions import is_virtual
 from bench.catalog.collectives import PLACES, placement
 from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import share
 from bench.cli.job import run_task
 from bench.cli.measuring import source
+from bench.cli.output import optional
 from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.cli.trust import check_resumed
@@ -26,7 +28,7 @@ from bench.machine import environment, host
 from bench.model import units
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError, reason_of
-from bench.model.notices import notice
+from bench.model.notices import RunNotice, notice
 from bench.model.records import Case
 from bench.packages.tune import catalog, machine, report
 from bench.packages.tune import planning as rounds_of
@@ -188,6 +190,7 @@ def _measured(
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
+    notes += [note for note in notices_of(run, ()) if note.kind is RunNotice.BUSY]
     if tuned.changed and not state.checks:
         notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, cases)))
     table = {result.cell: result.choice for result in tuned.results}
@@ -195,9 +198,10 @@ def _measured(
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     load = library.loading_lines(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
-    if plots:
-        folders.make_folder(picture.parent)
-        DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
+    with optional():
+        if plots:
+            folders.make_folder(picture.parent)
+            DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
     shown = os.path.relpath(picture, path) if picture.is_file() else None
     folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
     folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
