@@ -194,7 +194,7 @@ def _interfaces(host: HostFacts) -> Iterator[tuple[str, str]]:
     """Yield the state of each interface that a variable names: the name alone does not say which network it is."""
     by_name = {entry.get("interface"): entry for entry in host.get("network", [])}
     for variable in _INTERFACES:
-        for name in re.split(r"[=^,:/ ]+", host.get("variables", {}).get(variable, "")):
+        for name in re.split(r"[^\w.-]+", host.get("variables", {}).get(variable, "")):
             if name in by_name:
                 yield f"host.interface.{name}", _state(by_name[name])
 
