@@ -26,6 +26,7 @@ from bench.model.notices import TurnNotice, notice
 from bench.model.records import AbState, Case, Ending, EndReason, Failure, Side
 from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.planning import plan as planning
+from bench.report.notices import sentences
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
 from bench.store import encoding, folders
@@ -301,6 +302,13 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
     assert [change.case for change in result.changes] == [other] and result.pairs == 6
     turned = pairs.compare_sides(side(True), side(False), ("A", "B"), 0.05, ENDED, [(6, 1.0)])
     assert turned.only_after == result.broken and not turned.broken
+
+
+def test_facts_that_changed_between_sessions_of_a_side_are_in_the_comparison():
+    a, b = (invented_run([samples(CASE, n, [[10**6 + n] * 2] * 9) for n in range(1, 7)]) for _ in "ab")
+    b.environment[:] = [{"side": "b", "host": {"hostname": "n1", "kernel": kernel}} for kernel in ("6.1", "6.2")]
+    result = pairs.compare_sides(a, b, ("A", "B"), 0.05, ENDED, [(6, 1.0)])
+    assert "kernel changed between sessions: 6.1 before, 6.2 in a later one" in [*sentences(result.notices)]
 
 
 def test_a_wrong_result_in_one_launch_of_b_fails_and_no_pair_decides_nothing():

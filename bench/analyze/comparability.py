@@ -17,7 +17,8 @@ from typing import Any
 
 from bench.model.comparisons import SessionDifference
 from bench.model.facts import HostFacts, Session
-from bench.model.records import NOT_AVAILABLE, NOT_SET
+from bench.model.notices import Notice
+from bench.model.records import NOT_AVAILABLE, NOT_SET, Run
 
 # Value of the launcher if a process started its ranks by itself: their barrier is different from a job's barrier.
 NO_LAUNCHER = "none"
@@ -115,6 +116,13 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
                     group = BLOCKS
                 by_fact.setdefault(path, SessionDifference(named(path), before, now, group is BLOCKS))
     return sorted(by_fact.values(), key=lambda difference: not difference.blocking)
+
+
+def session_changes(run: Run) -> list[Notice]:
+    """Return notices on the facts that changed between the sessions of a run, or of a side of `ab`."""
+    backends = {case.backend for case in run.plan.cases}
+    later = [differences(run.environment[:1], session, backends) for session in run.environment[1:]]
+    return list(dict.fromkeys(difference.notice for found in later for difference in found))
 
 
 def matters(path: str, backends: set[str]) -> bool:

@@ -3,13 +3,12 @@
 In: a `Run` and its summaries. Out: notices, the gravest first.
 """
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.analyze import comparability
+from bench.analyze.comparability import session_changes
 from bench.analyze.cost_model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
@@ -138,9 +137,7 @@ def _launch_notices(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.WIDE_INTERVALS, launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
     if len(run.environment) > 1:
         yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
-        backends = {case.backend for case in run.plan.cases}
-        changed = (comparability.differences(run.environment[:1], later, backends) for later in run.environment[1:])
-        yield from dict.fromkeys(difference.notice for difference in itertools.chain.from_iterable(changed))
+        yield from session_changes(run)
 
 
 def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
+from bench.analyze.comparability import session_changes
 from bench.analyze.compare import absences, disturbed
 from bench.analyze.parts import exposed_of, samples_that_count
 from bench.analyze.round_series import estimate
@@ -326,6 +327,7 @@ def compare_sides(
         notices=(
             *_notices([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
             *_left_out([case for case in cases if judged and case.key not in shown.judgements]),
+            *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
         whole=shown.whole,
         remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),

@@ -190,7 +190,7 @@ def _measured(
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
-    notes += [note for note in notices_of(run, ()) if note.kind is RunNotice.BUSY]
+    notes += [note for note in notices_of(run, ()) if note.kind in {RunNotice.BUSY, RunNotice.SESSION_CHANGED}]
     if tuned.changed and not state.checks:
         notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, cases)))
     table = {result.cell: result.choice for result in tuned.results}
