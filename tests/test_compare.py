@@ -366,7 +366,7 @@ def test_differences_of_the_environment_are_listed():
         for run, facts in zip(runs(), (session("H100", "2.27", "Ring"), session("H200", "2.28", "Tree")), strict=True)
     )
     listed = {name: (old, new) for name, old, new in compare(before, after, *[[summary(CASE, [1, 1])]] * 2).differences}
-    assert listed["gpus"] == ("2 × H100", "2 × H200") and listed["nccl"] == ("2.27", "2.28")
+    assert listed["gpus.name"] == ("2 × H100", "2 × H200") and listed["nccl"] == ("2.27", "2.28")
     assert listed["NCCL_ALGO"] == ("Ring", "Tree") and "hostname" not in listed and "gpu driver" not in listed
 
 

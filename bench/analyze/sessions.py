@@ -113,7 +113,7 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
         "hostname",
         "cpu.model",
         "cpu.usable_cores",
-        "gpus",
+        "gpus.name",
         "boot_id",
         "kernel",
         "packages.torch",

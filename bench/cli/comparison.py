@@ -17,6 +17,7 @@ from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.facts import Session
 from bench.model.notices import ComparisonNotice, notice
 from bench.model.records import Ending, EndReason, Run
 from bench.report import wording
@@ -93,7 +94,8 @@ def _check_one_machine(side: Sequence[Run]) -> None:
     for run in side[1:]:
         if run.imported is None and first.imported is None and first.environment and run.environment:
             backends = {case.backend for case in run.plan.cases}
-            different = comparability.differences(first.environment[:1], run.environment[0], backends)
+            sessions: list[Session] = [{**member.environment[0], "side": ""} for member in (first, run)]
+            different = comparability.differences(sessions[:1], sessions[1], backends)
             if blocking := [difference for difference in different if difference.blocking]:
                 raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 
@@ -103,7 +105,8 @@ def run_of_sides(paths: Sequence[Path]) -> Path | None:
     places = {path.resolve() for path in paths}
     path = paths[0].resolve() if len(paths) == 1 else paths[0].resolve().parent
     named = places in ({path}, {path / side for side in folders.SIDES})
-    return path if named and folders.RunFolder(path).has_sides else None
+    known = len(paths) == 1 or (path / folders.MANIFEST).is_file()  # not of two folders named a and b
+    return path if named and known and folders.RunFolder(path).has_sides else None
 
 
 def compare_sides(path: Path) -> Comparison:

@@ -221,6 +221,9 @@ def measure(
                     live.take(line)
 
             def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
+                earlier = [Session(launches=session.get("launches", [])) for session in before.environment]
+                here = Session(launches=[{"ranks": cast("list[RankFacts]", ranks)}])
+                _check_comparable(path, earlier, here, {launch.backend})
                 loading.join()
                 if watch is not None:
                     watch.joined(launch, cast("Sequence[RankFacts]", ranks))

@@ -38,6 +38,8 @@ LOOK_EVERY_S = 0.25
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
+# Agents of this many ranks try the port of a launch's store. Nobody accepts them yet, and old kernels let 128 wait.
+MOST_PROBING = 64
 # Pause between two attempts to reach rank 0, in seconds.
 AGAIN_S = 0.3
 # Attempts to open a rank's connection are repeated for this long, in seconds: strangers may crowd rank 0's port. The
@@ -61,6 +63,7 @@ def run_agent(place: JobRank, secret: JobSecret, request: Callable[[], bytes], t
     with Launcher(interface) as launcher:
         handshake = compatibility.handshake(place, request)
         line, reached, key = _reach(place, secret, deadline)
+        handshake["host"]["variables"] |= environment.towards(reached[0])
         with line:
             messages.send(line, handshake)
             return _Agent(place.rank, line, reached, key, launcher, trusted, request).serve()
@@ -153,7 +156,7 @@ class _Agent:
             for name, value in [*encoding.variables_of(job), *variables.items()]:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
-            address = _reached_store(message["rendezvous"])
+            address = _reached_store(message["rendezvous"], message["rank"] <= MOST_PROBING)
             line = self._rank_line()
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
@@ -237,11 +240,12 @@ def _kill(child: _Child) -> None:
     child.process.join(KILL_WAIT_S)
 
 
-def _reached_store(rendezvous: str) -> str:
+def _reached_store(rendezvous: str, probe: bool) -> str:
     """Return the address of the store of a launch. Raises RankError if its port, which is any free one, is blocked."""
     address, _, port = rendezvous.removeprefix("tcp:").rpartition(":")
     try:
-        socket.create_connection((address, int(port)), RANK_LINE_TRIES_S).close()
+        if probe:
+            socket.create_connection((address, int(port)), RANK_LINE_TRIES_S).close()
     except OSError as error:
         raise RankError(f"its host does not reach port {port} of {address} ({reason_of(error)}): {ANY_PORT}") from None
     return address
@@ -256,7 +260,7 @@ def _reach(
     """
     problems: dict[int, str] = {}
     unreached: dict[str, str] = {}
-    any_key = False
+    any_key, addresses = False, list[str]()
     while time.monotonic() < deadline:
         addresses = addresses_of_rank_0(place, deadline)
         for port in place.ports:
@@ -277,7 +281,7 @@ def _reach(
                     unreached[address] = reason_of(error)
         time.sleep(AGAIN_S)
     reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
-    if not any_key:
+    if addresses and not any_key:
         folder = secret.path(place.ports[0]).parent
         raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
     never = ", ".join(f"{address} ({why})" for address, why in unreached.items()) or "it: its name is unknown here"

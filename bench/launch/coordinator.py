@@ -131,6 +131,7 @@ def coordinating(
         try:
             handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial)
             address = agents.reached() or address
+            handshakes[0]["host"]["variables"] |= environment.towards(address)
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
@@ -427,9 +428,10 @@ class Agents:
         if missing and not (partial and len(missing) < len(wanted)):
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             places = " and ".join(str(listener.getsockname()[0]) for listener in self._listeners)
-            seen = "; ".join(f"{peer} {why}" for peer, why in self._refused.items()) or (
-                f"nobody {'else ' if self._members else ''}connected: the same command must run on all ranks, and "
-                "their hosts must reach rank 0 there"
+            refused = "".join(f"{peer} {why}; " for peer, why in self._refused.items())
+            seen = (
+                f"{refused}nobody {'else ' if self._members or refused else ''}connected: the same command must run on "
+                "all ranks, and their hosts must reach rank 0 there"
             )
             raise JobError(
                 f"{len(missing)} of {self._world_size} ranks did not join within {time.monotonic() - began:.0f} s: "

@@ -133,9 +133,10 @@ def sweep(
             if outcome is None:
                 outcome = yield from measure(unmeasured)
                 launched(_record(unmeasured, outcome))
-                if outcome.failure is not None and outcome.ready_s is None and outcome.failure.kind != "lost":
-                    text = f"launch {launch.number} never began, so this one is not tried: {outcome.failure.text}"
-                    hopeless[kind] = replace(outcome, failure=replace(outcome.failure, text=text))
+                failure, began = outcome.failure, outcome.ready_s is not None or unmeasured is not launch
+                if failure is not None and failure.kind != "lost" and not began:
+                    text = f"launch {launch.number} never began, so this one is not tried: {failure.text}"
+                    hopeless[kind] = replace(outcome, failure=replace(failure, text=text))
             unmeasured = _after(unmeasured, outcome, keep)
             if outcome.failure is not None and not after_failure:
                 return

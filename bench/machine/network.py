@@ -116,11 +116,11 @@ def tcp_counters() -> dict[str, int]:
     """Return the TCP segments that this network namespace has sent, and sent again; empty if it does not count them."""
     try:
         text = Path("/proc/net/snmp").read_text()
-    except OSError:  # not Linux, or hidden
+        names, counts = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+        named = dict(zip(names, map(int, counts), strict=True))
+        return {"segments": named["OutSegs"], "segments_again": named["RetransSegs"]}
+    except (OSError, KeyError, ValueError):  # not Linux, or hidden
         return {}
-    names, counts = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
-    named = dict(zip(names, map(int, counts), strict=True))
-    return {"segments": named["OutSegs"], "segments_again": named["RetransSegs"]}
 
 
 def namespace() -> str:

@@ -95,6 +95,7 @@ class RankFacts(TypedDict, total=False):
     nccl: str | None
     mpi: str | None
     clock: Fact
+    torch: Fact
 
 
 class Health(TypedDict, total=False):

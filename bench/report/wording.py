@@ -16,14 +16,11 @@ from bench.report.notices import sentence
 def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
     """State why a run cannot be resumed here, and how to go on. differences: the blocking differences."""
     both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
-    job = recorded.get("job")
-    if job:
-        hosts = ", ".join(str(host.get("hostname")) for host in recorded.get("hosts", []))
-        how = f"start collbench resume {path} by {job['launcher']} with {job['ranks']} ranks on {hosts}"
-    else:
-        how = f"type collbench resume {path} where and as it was measured"
+    job, hosts = recorded.get("job"), ", ".join(str(host.get("hostname")) for host in recorded.get("hosts", []))
+    how = f" by {job['launcher']} with {job['ranks']} ranks on {hosts}," if job else ""
     return (
-        f"{path}: these times cannot become one number with those measured before ({both}): {how}, or start a new run"
+        f"{path}: these times cannot become one number with those measured before ({both}): start collbench resume "
+        f"{path}{how} as it was measured, or start a new run"
     )
 
 
