@@ -25,7 +25,7 @@ import pytest
 
 import run_bench
 from bench.launch.launcher import Launcher
-from bench.machine import interrupts, network
+from bench.machine import environment, interrupts, network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
 
@@ -100,10 +100,18 @@ def called_here(
 ) -> subprocess.CompletedProcess:
     """Call the entry point in this process, with ranks from a launcher that has been entered already."""
     out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), ended_after(timeout):
+
+    def entered(_: Launcher) -> Launcher:
+        environment.prepare_process()
+        return launcher
+
+    with (
+        pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), environment_kept(),
+        ended_after(timeout),
+    ):  # fmt: skip
         patch.setenv("COLUMNS", columns)
         patch.setattr(sys, "argv", ["run_bench.py", *arguments])
-        patch.setattr(Launcher, "__enter__", lambda _: launcher)
+        patch.setattr(Launcher, "__enter__", entered)
         patch.setattr(Launcher, "__exit__", lambda *_: None)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_bench.main()
@@ -126,6 +134,17 @@ def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:
     while (ranks := [rank for server in fork_servers() for rank in server.children()]) and time.monotonic() < deadline:
         time.sleep(0.05)
     return ranks
+
+
+@contextlib.contextmanager
+def environment_kept():
+    """Restore the environment variables at the end of the block."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
     assert all(s.failure is None for s in measured.samples), measured.samples
     assert all(s.timed.duration_ns.shape == (8, s.case.world_size) for s in measured.samples)
     (session,) = measured.environment
-    assert session["job"] == {"launcher": launcher, "ranks": max(sizes)}
+    assert (session["job"]["launcher"], session["job"]["ranks"]) == (launcher, max(sizes))
     assert sorted(rank for host in session["hosts"] for rank in host["ranks"]) == list(range(max(sizes)))
     assert_nothing_left(cli)
 

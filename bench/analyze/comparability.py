@@ -105,7 +105,7 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
     wanted, new = {*backends}, facts_of_session(here)
     by_fact: dict[str, SessionDifference] = {}
     for session in recorded:
-        if session.get("side") != here.get("side"):
+        if session.get("side") != here.get("side") or _measured_nothing(session):
             continue
         old = facts_of_session(session)
         for path in sorted({*old, *new}):
@@ -125,6 +125,12 @@ def session_changes(run: Run) -> list[Notice]:
     backends = {case.backend for case in run.plan.cases}
     later = [differences(run.environment[:1], session, backends) for session in run.environment[1:]]
     return list(dict.fromkeys(difference.notice for found in later for difference in found))
+
+
+def _measured_nothing(session: Session) -> bool:
+    """Return whether no ranks joined in any launch of a session that ended: it has no times."""
+    launches = session.get("launches", [])
+    return bool(launches) and all("ready_s" in launch and launch["ready_s"] is None for launch in launches)
 
 
 def matters(path: str, backends: set[str]) -> bool:

@@ -12,6 +12,7 @@ import typer
 from bench.analyze.between_run import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
+from bench.catalog.variables import allowed
 from bench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
 from bench.cli.measuring import kept_of, source
 from bench.cli.show import show
@@ -61,8 +62,8 @@ def plan(
     expanded = planning.expand(settings, machine, seed, kept_of(settings))
     show(planned.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
-        environment.prepare_process()  # the ledger's entries have the variables of ranks
-        here = machine_of_sessions(facts.environment_of([{"host": host.facts()}]), expanded.settings.sampling)
+        own = host.facts() | {"variables": allowed(environment.of_ranks().items())}
+        here = machine_of_sessions(facts.environment_of([{"host": own}]), expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)

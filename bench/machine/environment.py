@@ -43,10 +43,19 @@ NVIDIA = Path("/dev/nvidiactl")
 def prepare_process(interface: str | None = None) -> None:
     """Set the variables that every rank on this host inherits; call it before any rank starts.
 
+    interface: network interface that leads to ranks on other hosts; None if all ranks are on this host.
+    """
+    os.environ.update(of_ranks(interface))
+    raise_file_limit()
+    os.environ |= _found_in(PACKAGE_ROOT)
+
+
+def of_ranks(interface: str | None = None) -> dict[str, str]:
+    """Return the environment of ranks. interface: see `prepare_process`.
+
     A default never replaces a value that the user has set. One OpenMP thread: ranks share the cores, and no collective
     uses more. Flight recorder off: it costs CPU in each NCCL call. Loopback, if all ranks are on this host: listeners
     are then closed to the network. With several hosts, NCCL chooses its interfaces itself.
-    interface: network interface that leads to ranks on other hosts; None if all ranks are on this host.
     """
     defaults = {
         "OMP_NUM_THREADS": "1",
@@ -61,10 +70,7 @@ def prepare_process(interface: str | None = None) -> None:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}
     elif loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-    raise_file_limit()
-    os.environ |= _found_in(PACKAGE_ROOT)
+    return defaults | dict(os.environ)
 
 
 def towards(address: str) -> dict[str, str]:

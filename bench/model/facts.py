@@ -113,6 +113,8 @@ class LaunchFacts(TypedDict, total=False):
     backend: str
     world_size: Ranks
     launch: int
+    # Seconds until all ranks had joined; None if they never did.
+    ready_s: float | None
     clocks: Clocks | None
     open_to: list[str]
     health: dict[str, Health]

@@ -112,7 +112,7 @@ def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Coun
     numbers = [(source, number) for source, reading in files for number in reading.numbers]
     contexts = {id(number.context): number.context for _, number in numbers}
     keys = {at: frozenset(context.items()) for at, context in contexts.items()}
-    tables: dict[Case, dict[Any, tuple[Source, dict[str, str]]]] = defaultdict(dict)
+    tables: dict[Case, dict[Any, tuple[Source, dict[str, Any]]]] = defaultdict(dict)
     for source, number in numbers:
         tables[number.case][source.path, keys[id(number.context)]] = source, number.context
     mixed: dict[Case, Notice] = {}

@@ -6,57 +6,80 @@ text: the case has them. Text that follows the last table too, such as the outpu
 """
 
 import re
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
 from bench.catalog.variables import allowed
 from bench.packages.interop.importers.logs import LogLine
 from bench.packages.interop.importers.readings import IN_FILE_NAMES
 
+INTERLEAVED = "outputs of two executions are mixed: give each in a file of its own"
 # Names of facts; all other names are those of variables and of settings that a tool prints.
 COMMAND, TEXT = "command", "text"
-# Files and pipes for the output often have the number of the launch.
-OUTPUT = re.compile(r"\s(?:-J|--output_file)[\s=]*\S+|\s\d?>.*|\s\|\s*tee\b.*")
+# Files and pipes for the output often have the number of the launch, and so has a job.
+OUTPUT = re.compile(r"\s(?:-J|--output_file|--job-?id)[\s=]*\S+|\s\d?>>?&?\s*[^\s;|&]*|\s\|\s*tee\b[^;&]*")
 _ASSIGNED = re.compile(r"(?:export |declare -x |set )?([A-Z_][A-Z0-9_]*)=.*|(?:setenv|unset) (\w+).*")
-# A variable and its value, as in `X=1`, `-x X=1`, `setenv X 1` and `-genv X 1`.
-_VARIABLE = re.compile(r"""((?<=setenv )\w+|(?<=-genv )\w+|(?<![-\w])\w+(?==))[= ]('[^']*'|"[^"]*"|[^\s;]+)""")
-# Messages of NCCL, of which those on variables state settings.
-_BY_LIBRARY = re.compile(r"NCCL (?:INFO (\w+) set by environment to .*|INFO|WARN|TRACE)")
+# A variable and its value within a text, such as a heading or a message of NCCL.
+_MENTIONED = re.compile(r"\b([A-Z]+_[A-Z0-9_]+)(?:\s*[=:]\s*|\s+(?:is|set by environment to)\s+)([\w.,:^=/-]+)")
+# Messages of NCCL, of which those on the network are settings.
+_BY_LIBRARY = re.compile(r"NCCL (?:INFO (Using network) (.*)|INFO|WARN|TRACE)")
 _VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\dT?|\d\d?:\d\d:\d\d(?:[.,]\d+)?|\b\d+m[\d.]+s\b|\b\d+\.\d+ ?s(?:ec(?:ond)?s?)?\b|\[\d{9,}\.\d+\]"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?\s+(?:\d+\s+)?[A-Z][a-z]{2}[a-z]*\s+\d+"
-    r"|(?:job(?:[ _-]?id)?|pid|slurm)[\s:=#_-]{0,3}\d+"
+    r"|\b(?:job(?:[ _-]?id)?|pid|slurm)[\s:=#_-]{0,3}\d+"
     r"|\b(?:run|iter(?:ation)?|trial|rep(?:eat|etition)?|round|attempt|launch|pass|loop|cycle|sample|try)[\s:=#_-]{0,3}\d+"
     r"(?:\s*(?:/|of)\s*\d+)?(?=\W*$|\s*[:)\]<])",
     re.IGNORECASE,
 )  # fmt: skip
+# Lines that say nothing of a test: messages of Open MPI and UCX, tables of nvidia-smi, the other end of a pipe.
+_NOISE = re.compile(r"\[\S+:\d+[\s:\d]*\]|\+[-=+]+\+|tee |.*(?:NVIDIA-SMI|MiB /)")
 _TEST = re.compile("|".join([r"\bosu_\w+", *IN_FILE_NAMES]), re.IGNORECASE)
+# Words of a command that may be shown: names of options, and numbers. Of variables, those of the allow-list.
+_SHOWN = re.compile(r"--?[a-z][\w-]*|[\d.]+[KMG]?i?B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a log says, and where; the place does not distinguish facts."""
+
+    text: str
+    # Line in the file; 0 if unknown.
+    line: int = field(default=0, compare=False)
+
+
+Facts = dict[str, Fact]
 
 
 def stable(text: str) -> str:
-    """Return a line without what changes from launch to launch."""
+    """Return a text without what changes from launch to launch."""
     return _VOLATILE.sub("…", " ".join(text.split()))
 
 
-def difference(first: dict[str, str], second: dict[str, str], same_file: bool) -> tuple[str, str] | None:
+def difference(first: Facts, second: Facts, same_file: bool) -> tuple[str, str] | None:
     """Return what differs in the facts of two tables, as two texts; None if nothing does.
 
-    Of two files, the text is not compared, and a fact that one of them lacks only if both name their commands.
+    Of two files, other text is not compared, and a fact that one of them lacks only if both name their commands, or if
+    it is a variable that tunes a library.
     """
-    both = first.keys() & second.keys()
-    for name in first | second if COMMAND in both or same_file else both:
-        if first.get(name) != second.get(name) and (same_file or name != TEXT):
-            return _shown(name, first), _shown(name, second)
+    all_names, both = first | second, first.keys() & second.keys()
+    for name in all_names:
+        known = same_file or COMMAND in both or name in both or allowed([(name, "")])
+        if known and first.get(name) != second.get(name) and (same_file or name != TEXT):
+            return _shown(name, first.get(name), second.get(name)), _shown(name, second.get(name), first.get(name))
     return None
 
 
-def _shown(name: str, facts: dict[str, str]) -> str:
-    """Return a fact for a notice: of text its line only, of variables outside the allow-list their name only."""
-    text = facts.get(name, f"no {name}")
-    if name == TEXT:
-        return text.partition(":")[0]
-    if name != COMMAND and not _ASSIGNED.fullmatch(text):
-        return text
-    return _VARIABLE.sub(lambda found: found[0] if allowed([(found[1], found[2])]) else f"{found[1]}=…", text)
+def _shown(name: str, fact: Fact | None, other: Fact | None) -> str:
+    """Return a fact for a notice. Logs hold credentials, so of commands and variables only known words are quoted."""
+    if fact is None:
+        return f"no {name}"
+    if name != TEXT and name != COMMAND and not _ASSIGNED.fullmatch(fact.text):
+        return fact.text
+    more = Counter(fact.text.split()) - Counter(other.text.split() if other else ())
+    words = [word for word in more if _SHOWN.fullmatch(word) or allowed([(word.partition("=")[0], "")])]
+    place = f"{name} in line {fact.line}" if fact.line else ""
+    return ": ".join(filter(None, [place, " ".join(words) if name != TEXT else ""])) or name
 
 
 class Context:
@@ -64,32 +87,36 @@ class Context:
 
     def __init__(self) -> None:
         # What holds until something else is said, and settings that the tool printed for the current execution.
-        self.facts: dict[str, str] = {}
-        self.settings: dict[str, str] = {}
+        self.facts: Facts = {}
+        self.settings: Facts = {}
         # Commands since the last table; lines since the last row, with their numbers.
         self.commands: list[str] = []
         self.lines: dict[str, int] = {}
-        self.tables: list[tuple[dict[str, str], dict[str, int]]] = []
+        self.tables: list[tuple[Facts, dict[str, int]]] = []
 
     def take(self, line: LogLine, name: str = "") -> None:
         """Take a line; name: `COMMAND` for a command that starts a test."""
-        text = stable(line.text.lstrip("#$%+> \t"))  # without a prompt
+        text = " ".join(line.text.lstrip("#$%+> \t").split())  # without a prompt
         by_library = _BY_LIBRARY.search(text)
         if by_library is not None and by_library[1]:
-            self.settings[by_library[1]] = by_library[0]
+            self.settings[by_library[1]] = Fact(by_library[0])
         if not name and (assigned := _ASSIGNED.fullmatch(text)) is not None:
             name = assigned[1] or assigned[2]
         if name == COMMAND:  # of several, each may have set something
             self.commands = list(dict.fromkeys([*self.commands, OUTPUT.sub("", text)]))
             text = "; ".join(self.commands)
         if name:
-            self.facts[name] = text
-        elif re.search(r"\w", text) and by_library is None and not text.startswith("```"):
-            text = _TEST.sub("…", text)
+            self.facts[name] = Fact(text, line.number)
+            return
+        said = self.facts if by_library is None else self.settings
+        for variable, value in allowed(_MENTIONED.findall(text)).items():
+            said[variable] = Fact(f"{variable}={value}", line.number)
+        if re.search(r"\w", text) and by_library is None and not text.startswith("```") and not _NOISE.match(text):
+            text = _TEST.sub("…", stable(text))
             self.lines.pop(text, None)
             self.lines[text] = line.number
 
-    def table(self) -> dict[str, str]:
+    def table(self) -> Facts:
         """Return the facts of the table that begins here; `end` completes them."""
         self.tables.append((self.facts | self.settings, self.lines))
         self.commands, self.lines = [], {}
@@ -97,14 +124,14 @@ class Context:
 
     def end(self) -> None:
         """Complete the facts: a table has the text of the previous table unless other text stands between them."""
-        text, before = "no text", dict[str, None]()
+        fact, before = Fact("no text"), dict[str, None]()
         for facts, lines in self.tables:
             after_both = takewhile(lambda pair: pair[0] == pair[1], zip(lines, self.lines, strict=False))
             new = [*lines][len([*after_both]) :]
             if {*new} != {*islice(reversed(before), len(new))}:
                 line = next((line for line in new if line not in before), new[0])
-                text = f"line {lines[line]}: {line}"
-            facts[TEXT] = text
+                fact = Fact(line, lines[line])
+            facts[TEXT] = fact
             for line in new:
                 before.pop(line, None)
                 before[line] = None

@@ -44,7 +44,10 @@ _FRONT = r"""
       | [A-Za-z][\w.-]*:(?=\s+[\d\#])       # pdsh, clush: node01:
       | >(?=\s*[\d\#|])                     # a quotation in Markdown
 """
-_MARKDOWN_ROW = re.compile(r"\s*\|(.*)\|\s*")
+_MARKDOWN_ROW = re.compile(r"\s*\|.*\|\s*")
+# A row whose bars are of another kind, or on one side only.
+_BARRED = re.compile(r"[\s|│*`]*\d[\d.,*`]*\s*[|│]")
+_NO_COMMAND = re.compile(r"\s*[\d#]")
 _TAG = re.compile(_ANYWHERE, re.VERBOSE)
 _INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
 _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
@@ -83,7 +86,14 @@ class Command:
 def lines(text: str) -> list[LogLine]:
     """Return the lines of a log without envelopes and labels; a line may have several envelopes and labels."""
     plain = _CONTROL.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
-    return [LogLine(number, _bare(line)) for number, line in _joined(_opened(plain.split("\n")))]
+    found: list[LogLine] = []
+    for number, line in _joined(_opened(plain.split("\n"))):
+        bare = _bare(line)
+        if found and found[-1].text.endswith("\\") and not _NO_COMMAND.match(bare):  # a command goes on
+            found[-1] = LogLine(found[-1].number, f"{found[-1].text[:-1]} {bare.strip()}")
+        else:
+            found.append(LogLine(number, bare))
+    return found
 
 
 def without_labels(text: str) -> str:
@@ -116,8 +126,8 @@ def _bare(text: str) -> str:
     line = _TAG.sub("", text[:LONGEST_LINE])
     while (label := _LABEL.match(line)) is not None and label.end():
         line = line[label.end() :]
-    if (table := _MARKDOWN_ROW.fullmatch(line)) is not None:
-        return "  ".join(cell.strip() or "N/A" for cell in table[1].split("|"))
+    if _MARKDOWN_ROW.fullmatch(line) or _BARRED.match(line):
+        return "  ".join(cell.strip(" *`") or "N/A" for cell in re.split("[|│]", line.strip().strip("|│")))
     return line.rstrip()
 
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
-from bench.packages.interop.importers.context import COMMAND, Context, stable
+from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, Fact, Facts
 from bench.packages.interop.importers.logs import LogLine, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
@@ -30,6 +30,9 @@ TOO_OLD = f"written by an older nccl-tests; output of {READ} is read"
 # If more blanks than this precede the only half of a row, its first half is empty (nccl-tests writes 32 blanks where it
 # replays in place only).
 EMPTY_HALF = 28
+# nccl-tests prints at least this many blanks between the root and the first half.
+LEAST_GAP = 2
+_PID = re.compile(r"\bpid\s+\d+", re.IGNORECASE)
 
 _ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
 # A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for a value.
@@ -104,7 +107,7 @@ class Row:
     halves: tuple[Half, ...]
     iterations: int | None = None
     # Facts of its table, as in `context`.
-    context: dict[str, str] = field(default_factory=dict)
+    context: Facts = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -251,7 +254,7 @@ class _Parser:
         self.begun: _BegunRow | None = None
         self.context = Context()
         # Facts of the current table.
-        self.facts: dict[str, str] = {}
+        self.facts: Facts = {}
 
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
@@ -265,9 +268,9 @@ class _Parser:
         command = _command(line)
         stated = _STATED.search(line)
         if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
-            name, text = stable(stated[1]), stable(stated[0])
-            known = self.context.settings.get(name, "")  # of a copy that runs at the same time
-            self.context.settings[name] = known if text in known else f"{known} {text}".strip()
+            name, text = (" ".join(_PID.sub("", part).split()) for part in (stated[1], stated[0]))
+            known = self.context.settings.get(name, Fact("")).text  # of a copy that runs at the same time
+            self.context.settings[name] = Fact(known if text in known else f"{known} {text}".strip())
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
         if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
@@ -318,16 +321,19 @@ class _Parser:
             if library := re.search(r"-library=(\d+)", line):
                 self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
         if "test starting" in line:
+            again = self.stage == _Reached.STARTING
             self._reach(_Reached.STARTING)
             if test := _NAMED.search(line):
+                if again and self.section.test not in {None, test[1]}:
+                    raise ForeignError(f"{self.where}: {INTERLEAVED} ({self.section.test}; {test[1]})")
                 self.section.test = test[1]
         if "test concluded" in line:
             if (test := _NAMED.search(line)) and self.section.test is None:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            known = self.context.settings.get("nThread", "")
-            if self.stage == _Reached.SETTINGS and stable(line[settings.start() :]) not in known:
+            known = self.context.settings.get("nThread", Fact("")).text
+            if self.stage == _Reached.SETTINGS and " ".join(line[settings.start() :].split()) not in known:
                 self._end_section()
             self._reach(_Reached.SETTINGS)
             self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
@@ -395,7 +401,7 @@ class _Parser:
         if halves and root is None:
             raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
         self.finish_row()
-        gap = len(rest[at:]) - len(rest[at:].lstrip())
+        gap = 0 if "\t" in line.text else len(rest[at:]) - len(rest[at:].lstrip())
         self.stage = _Reached.ROWS
         if self.section.rows and (whole(size) or 0) > self.section.rows[-1].size:
             self.context.lines = {}
@@ -437,8 +443,8 @@ class _Parser:
         if begun is None:
             return
         places = self.header.places
-        if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
-            places = places[1:]
+        if len(begun.halves) == 1 < len(places):  # blanks were collapsed if there are fewer than nccl-tests prints
+            places = places[1:] if begun.gap > EMPTY_HALF else places if begun.gap >= LEAST_GAP else ("", *places)
         placed = [(place, values) for place, values in zip(places, begun.halves, strict=False) if place]
         halves = tuple(_half(place, values, self.header) for place, values in placed)
         if len(halves) < len(places) or begun.size is None:

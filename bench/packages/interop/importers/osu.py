@@ -20,7 +20,7 @@ from bench.model.errors import ForeignError
 from bench.model.notices import notice
 from bench.model.records import Aggregate, Case, Failure
 from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers.context import COMMAND, Context
+from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, Facts
 from bench.packages.interop.importers.logs import Command, LogLine, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
@@ -121,7 +121,9 @@ class _Table:
     # Size and values of each row. The size is None in a table without a column for it (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
     # Facts of the table, as in `context`.
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
+    # Line of a row of another table, whose title came before this one's.
+    mixed: int | None = None
     unread: list[LogLine] = field(default_factory=list)
 
     @property
@@ -140,6 +142,8 @@ def read(source: Source, options: Options) -> Reading:
     reading = Reading()
     titled = any(table.title is not None for table in tables)
     for table in tables:
+        if table.mixed is not None:
+            raise ForeignError(f"{source.path}:{table.mixed}: {INTERLEAVED}")
         reading.left_out[notice(ImportNotice.UNREADABLE)] += len(table.unread)
         reading.unread += table.unread
         if titled and table.title is None:
@@ -216,6 +220,8 @@ def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
         table.rows.append(row)
     elif (_BEGINS_LIKE_A_ROW if titled else _LOOSE_ROW).match(text) is not None or (titled and _row(text, table)):
         table.unread.append(line)
+        if titled and _row(text, table) and len(tables) > 1 and tables[-2].title is not None and not tables[-2].rows:
+            table.mixed = line.number  # two titles came first, and now rows of both
     else:
         context.take(line)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.errors import ForeignError
@@ -128,7 +129,7 @@ class Number:
     # True if the tool found the result right. None if unknown.
     verified: bool | None = None
     # Facts of its table, as in `context`; all numbers of a table share them.
-    context: dict[str, str] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
