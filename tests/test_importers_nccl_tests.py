@@ -237,6 +237,35 @@ def test_independent_copies_are_reported(read):
     assert notice(ImportNotice.COPIES, copies=2, ranks=1) in reading.notes
 
 
+def test_outputs_of_two_tests_that_are_mixed_are_refused(read):
+    first, second = (f"# nccl-tests version 2.18.0\n# Collective test starting: {test}_perf\n" for test in ("a", "b"))
+    with pytest.raises(ForeignError, match="outputs of two executions are mixed"):
+        read(first + second.split("\n", 1)[1] + foreign.nccl())
+
+
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_a_half_whose_blanks_are_lost_has_no_placement(read, blank):
+    """Rows of an in-place half only begin with blanks in place of the other half; a web page collapses them."""
+    rows = foreign.nccl_rows()
+    one = [row.split() for row in rows]
+    text = foreign.nccl()
+    for row, words in zip(rows, one, strict=True):
+        text = text.replace(row, blank.join(words[:5] + words[9:]))
+    try:
+        assert not read(text).numbers
+    except ForeignError as error:
+        assert "no table" in str(error) or "row" in str(error)
+
+
+@pytest.mark.parametrize("bars", ["{} |", "| {}", "│ {} │", "| **{}** |"])
+def test_rows_with_bars_of_any_kind_are_read_or_counted(read, bars):
+    text = foreign.nccl()
+    cells = " | ".join(foreign.nccl_rows()[0].split())
+    more = bars.format(cells.replace(" | ", " │ ") if "│" in bars else cells).replace("**", "**", 1)
+    reading = read(text + "\n" + more)
+    assert reading.rows + sum(reading.left_out.values()) > read(text).rows
+
+
 @pytest.mark.parametrize(
     ("colours", "division"),
     [((0, 1, 0, 1), "strided:2"), ((0, 0, 1, 1), "contiguous:2"), ((0, 1, 1, 0), None), ((0, 0, 0, 0), "world")],

@@ -45,7 +45,7 @@ _ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
 # Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
 # of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
-    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_"
+    r"nccl|(?-i:[cC]cl(?![a-z])|CCL)|(?<!sm)(?<!block)(?<!block_)(?<!warp)(?<!warp_)all_?(?:reduce|gather|to_?all)|reduce_?scatter|send_?recv|multimem_"
     r"|cross_device_reduce|quick_?reduce|mscclpp|userbuffers|(?:nv|roc|i)shmem|deep_ep|moe_?a2a|int(?:er|ra)_?node"
     r"|(?<![a-z])ep(?:::|_?dispatch|_?combine)",
     re.IGNORECASE,
@@ -53,7 +53,11 @@ COMMUNICATES = re.compile(
 # Names of kernels that compute: torch's own, and those that add the parts of an attention.
 _COMPUTES = re.compile(r"at::native::|(?:flash|att(?:entio)?n|mla|split_?k)\w*combine", re.IGNORECASE)
 # Names of kernels that exchange data between ranks in some libraries, and within one GPU in others.
-_UNSURE = re.compile(r"dispatch|combine|p2p|exchange|multicast|barrier", re.IGNORECASE)
+_UNSURE = re.compile(
+    r"dispatch|combine|p2p|exchange|multicast|barrier|lamport|(?:one|two)_?shot|(?-i:Comm(?![a-z]))|nixl"
+    r"|(?<![a-z])(?:ag|rs|ar)_gemm|gemm_(?:ag|rs|ar)(?![a-z])",
+    re.IGNORECASE,
+)
 # A kernel that torch's compiler made: it computes, but its name lists the operators around it, too.
 _FUSED = re.compile(r"triton_[a-z]+_fused_")
 # Part of the name of a kernel for a group of calls → operations of these calls.
@@ -141,7 +145,7 @@ class _Events:
             name = kernel["name"].split("<")[0]  # the arguments of a template name other things
             if kernel["args"].get("External id") in numbers or (place >= 0 and at <= ends[thread][place]):
                 self.kernels.append(kernel)
-            elif _UNSURE.search(name) or COMMUNICATES.search(name):
+            elif _UNSURE.search(name) and not _FUSED.match(name):
                 self.unsure.append(_span(kernel))
                 left_out[notice(ReplayNotice.UNSURE_KERNELS, kernel=name[:60])] += 1
             else:

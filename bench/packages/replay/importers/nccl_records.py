@@ -169,7 +169,7 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             duration_s=None if time_us is None else float(time_us) * US,
             sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
             chosen="/".join(choice) or None,
-            by_host=str(call.get("coll_timing_source", call.get("p2p_timing_source"))).endswith("_cpu"),
+            by_host=not str(call.get("coll_timing_source", call.get("p2p_timing_source")) or "_gpu").endswith("_gpu"),
         )
         calls_of[process].append(recorded)
         places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
