@@ -123,23 +123,6 @@ def test_where_nothing_is_worth_typing_nothing_is_there_to_type(warm):
     assert "Communication-bound: the bytes alone take" in slow.stdout
 
 
-def test_a_bus_bandwidth_is_that_of_nccl_tests(warm):
-    """At 8 ranks a bus bandwidth is 1.75 times the bytes of the buffer over time."""
-    by_bus = link_model.stated_by_bus("50us+35GB/s", 8)
-    assert by_bus.cost == pytest.approx(link_model.stated("50us+20GB/s").cost) and by_bus.ranks == 8
-    (bytes_, bus) = (
-        warm("advise", "--model", "tiny", "--backward", "9ms", *link)
-        for link in (("--link", "50us+20GB/s"), ("--busbw", "50us+35GB/s", "--world-size", "8"))
-    )
-    assert "bytes of the buffer over time" in bytes_.stdout
-    assert "35.0 GB/s of bus bandwidth, which is 20.0 GB/s of the buffer at 8 ranks" in bus.stdout
-    assert "is valid for 8 ranks" in bus.stdout
-    tables = [
-        done.stdout.partition("Buckets: the communication left")[2].partition("Slower and")[0] for done in (bytes_, bus)
-    ]
-    assert tables[0] == tables[1] != ""
-
-
 INPUTS = [
     ("xl-2026", 0.6, "50us+20GB/s", 4), ("tiny", 0.06, "2ms+1GB/s", 4), ("large-2025", 0.06, "1us+1000GB/s", 4),
     ("xl-2026", 0.02, "10us+400GB/s", 4), ("tiny", 0.2, "1ms+0.1GB/s", 4), ("small-2025", 0.2, "2ms+1GB/s", 2),
@@ -153,38 +136,6 @@ def test_an_answer_has_80_lines_of_80_columns_at_most(model, backward_s, text, i
     explained = advisor.explain(advisor.advise(ready_times, link.cost), ready_times, link, itemsize, model)
     lines = fitted(advice.document(explained), 80).splitlines()
     assert len(lines) <= 80 and max(map(len, lines)) <= 80
-
-
-def test_a_list_of_gradients_is_a_model(warm):
-    (warm.folder / "sizes.csv").write_text("name,elements\nlayers.0.weight,1000000\nlayers.1.weight,3000000\n")
-    done = warm(
-        "advise", "--gradients", "sizes.csv", "--backward", "40ms", "--link", "1ms+1GB/s", "--dtype", "bfloat16"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 gradients, 7.63 MiB" in done.stdout
-    (warm.folder / "ready.csv").write_text("name,elements,ready_ms\na,10,40\nb,20,15.5\n")
-    assert "backward 40.0 ms" in warm("advise", "--gradients", "ready.csv", "--link", "1ms+1GB/s").stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("size\n3\n", (), "the first line must be name,elements"),
-        ("", (), "it is empty"),
-        ("name,elements\n", (), "no gradient is listed"),
-        ("name,elements\na,1\nb,x\n", (), "sizes.csv:3: elements: x is not a number"),
-        ("name,elements\na,1.5\n", (), "sizes.csv:2: elements: 1.5 is not a whole number of at least 1"),
-        ("name,elements\na,1\n", (), "give the time of backward"),
-        ("name,elements,ready_ms\na,1,3\n", ("--backward", "3ms"), "leave out --backward"),
-        ("name,elements,ready_ms\na,1,-3\n", (), "must not be negative"),
-        (None, (), "No such file"),
-    ],
-)
-def test_a_broken_list_is_refused_in_one_line(warm, text, arguments, message):
-    if text is not None:
-        (warm.folder / "sizes.csv").write_text(text)
-    done = warm("advise", "--gradients", "sizes.csv", *LINK, *arguments)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_time_without_a_unit_is_asked_for_one(warm):
@@ -290,10 +241,6 @@ LINK = ("--link", "2ms+1GB/s")
         (TINY, "describe the link"),
         (("--model", "tiny", *LINK), "give the time of backward"),
         ((*TINY, "--from", "x", *LINK), "name a model"),
-        ((*TINY, "--gradients", "x.csv", *LINK), "name a model"),
-        ((*TINY, *LINK, "--busbw", "50us+35GB/s"), "give the link once"),
-        ((*TINY, "--busbw", "50us+35GB/s"), "--busbw needs --world-size"),
-        ((*TINY, "--busbw", "35GB/s", "--world-size", "8"), "--busbw 35GB/s: write latency and rate"),
         ((*TINY, *LINK, "--world-size", "4"), "--world-size is for"),
         (("--model", "tny", "--backward", "60ms", *LINK), "did you mean 'tiny'?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),

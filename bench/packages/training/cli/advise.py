@@ -1,13 +1,12 @@
 """The verb `advise`: recommend settings with little exposed communication on a link, and measure them on request.
 
-In: a model, a list of gradients or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
+In: a model or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
 its report.
 """
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -31,7 +30,7 @@ from bench.packages.training.analyze.steps import scenarios_of
 from bench.packages.training.conclusions import training_of
 from bench.packages.training.config import known_model
 from bench.packages.training.planning import advisor, link_model
-from bench.packages.training.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
+from bench.packages.training.planning.buckets import ReadyTimes
 from bench.packages.training.planning.link_model import LinkModel, costs_cpu
 from bench.packages.training.planning.steps import shape_name, shape_of
 from bench.packages.training.report import advice
@@ -41,13 +40,10 @@ from bench.report.view import View
 from bench.store import folders
 
 ESTIMATED = (
-    "The times at which gradients become ready are estimated from the {} of each layer, not measured; --from RUN "
+    "The times at which gradients become ready are estimated from the flops of each layer, not measured; --from RUN "
     "takes them from a run with training steps."
 )
-WHOSE = (
-    "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
-    "times (--from RUN)"
-)
+WHOSE = "advise: name a model (--model tiny), or a run that has its ready times (--from RUN)"
 # An emulated link costs the same at any number of ranks: more ranks would only add processes.
 RANKS = 2
 # Name of the run that --verify makes.
@@ -61,11 +57,7 @@ def advise(
     model: Annotated[str | None, typer.Option(help="Advise for a preset model, such as tiny or xl-2026.")] = None,
     backward: Annotated[
         str | None,
-        typer.Option(help="With --model or --gradients: set the time of backward, such as 60ms.", metavar="TIME"),
-    ] = None,
-    gradients: Annotated[
-        Path | None,
-        typer.Option(help=f"A list of gradients in place of a preset model: {LIST_HEADER}.", metavar="CSV"),
+        typer.Option(help="With --model: set the time of backward, such as 60ms.", metavar="TIME"),
     ] = None,
     recorded: Annotated[
         str | None, typer.Option("--from", help="Take the ready times from a run with training steps.", metavar="RUN")
@@ -80,16 +72,9 @@ def advise(
             metavar="LINK|RUN",
         ),
     ] = None,
-    busbw: Annotated[
-        str | None,
-        typer.Option(
-            help="Set latency and bus bandwidth instead, with --world-size.",
-            metavar="LINK",
-        ),
-    ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(help="Set the number of ranks: with --busbw, or with a RUN of several.", min=2, metavar="N"),
+        typer.Option(help="Set the number of ranks, with a RUN of several.", min=2, metavar="N"),
     ] = None,
     uncertainty: Annotated[
         str, typer.Option(help="Allow latency and rate of the link to be off by this share.", metavar="SHARE")
@@ -106,17 +91,15 @@ def advise(
     link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
-    if sum(source is not None for source in (model, gradients, recorded)) != 1:
+    if (model is None) == (recorded is None):
         raise ConfigError(WHOSE)
-    if link is not None and busbw is not None:
-        raise ConfigError("advise: give the link once, by --link or --busbw")
     curve, link = (None, link) if link is None or "+" in link else (link, None)
-    if curve is None and busbw is None and world_size is not None:
-        raise ConfigError("advise: --world-size is for --busbw, or for a run that --link names")
+    if curve is None and world_size is not None:
+        raise ConfigError("advise: --world-size is for a run that --link names")
     if recorded is None and scenario is not None:
         raise ConfigError("advise: --scenario chooses from a run, which --from names")
     if recorded is not None and backward is not None:
-        raise ConfigError("advise: --backward is for --model and --gradients; a run contains the time of backward")
+        raise ConfigError("advise: --backward is for --model; a run contains the time of backward")
     backward_s = _parsed("--backward", units.parse_seconds, backward)
     if backward is not None and backward.strip().replace(".", "", 1).isdigit():
         raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
@@ -125,13 +108,9 @@ def advise(
     share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
     if not 0 < share < 1:
         raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
-    chosen = _stated(model, gradients, backward_s, dtype) if recorded is None else _recorded_choice(recorded, scenario)
+    chosen = _stated(str(model), backward_s, dtype) if recorded is None else _recorded_choice(recorded, scenario)
     if link is not None:
         chosen = chosen.on(link_model.stated(link))
-    if busbw is not None:
-        if world_size is None:
-            raise ConfigError("advise: --busbw needs --world-size: bus bandwidth is 2(n - 1)/n times bytes over time")
-        chosen = chosen.on(link_model.stated_by_bus(busbw, world_size))
     if curve is not None:
         try:
             run = folders.read(folders.find(RESULTS, curve))
@@ -140,17 +119,14 @@ def advise(
         measured = link_model.measured(headlines(run), run.name, dtype, world_size)
         chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
     if chosen.link is None:
-        raise ConfigError(
-            "advise: describe the link, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
-            "all_reduce (--link RUN)"
-        )
+        raise ConfigError("advise: describe the link, by --link 2ms+1GB/s or by a run of all_reduce (--link RUN)")
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
     off = max(share, min(chosen.link.error, advisor.LARGEST_OFF))
     best = advisor.advise(ready_times, cost, off)
     itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
-    explained = advisor.explain(best, ready_times, chosen.link, itemsize, model or str(gradients or recorded))
-    if recorded is None and not (gradients is not None and backward is None):
-        explained = replace(explained, notes=(*explained.notes, ESTIMATED.format("elements" if gradients else "flops")))
+    explained = advisor.explain(best, ready_times, chosen.link, itemsize, str(model or recorded))
+    if recorded is None:
+        explained = replace(explained, notes=(*explained.notes, ESTIMATED))
     show(advice.document(explained))
     if not verify:
         return
@@ -200,22 +176,18 @@ class Chosen:
         return Chosen(self.shape, replace(self.scenario, case=case, link=link.cost.as_link()), link)
 
 
-def _stated(model: str | None, gradients: Path | None, backward_s: float | None, dtype: str) -> Chosen:
-    """Return the gradients of a preset or of a list; ready times are estimated from sizes if they are not listed."""
-    if gradients is not None:
-        shape = read_gradients(gradients, DTYPES[dtype].itemsize, backward_s)
-        name = shape_name(gradients.stem, max(shape.ready_s))
-    else:
-        try:
-            known_model(str(model))
-        except ValueError as error:
-            raise ConfigError(f"--model {error}") from None
-        if backward_s is None:
-            raise ConfigError(
-                "advise: give the time of backward on your machine, such as --backward 60ms; --from RUN takes it "
-                "from a run with training steps"
-            )
-        shape, name = shape_of(str(model), backward_s, dtype), shape_name(str(model), backward_s)
+def _stated(model: str, backward_s: float | None, dtype: str) -> Chosen:
+    """Return the gradients of a preset; ready times are estimated."""
+    try:
+        known_model(model)
+    except ValueError as error:
+        raise ConfigError(f"--model {error}") from None
+    if backward_s is None:
+        raise ConfigError(
+            "advise: give the time of backward on your machine, such as --backward 60ms; --from RUN takes it from a "
+            "run with training steps"
+        )
+    shape, name = shape_of(model, backward_s, dtype), shape_name(model, backward_s)
     own = StepOptions(model=name, batch=1, sequence=2, optimizer="sgd", threads=1)
     case = Case(TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", own=own)
     return Chosen(shape, Scenario(case, shape=shape))

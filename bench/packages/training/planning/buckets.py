@@ -8,21 +8,19 @@ does not use the cost of a call: `advisor` does.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.model.errors import BenchError, ConfigError
+from bench.model.errors import BenchError
 from bench.model.units import MIB
 from bench.packages.training.catalog.presets import Preset, gradients
 from bench.packages.training.catalog.strategies import kind
-from bench.packages.training.step_records import Gradient, Shape, Timeline
+from bench.packages.training.step_records import Shape, Timeline
 from bench.packages.training.synchronisation import Strategy
 
 BucketPlan = tuple[int, ...]
@@ -30,7 +28,6 @@ BucketPlan = tuple[int, ...]
 # torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
 TORCH_CAPS = (MIB, 25 * MIB)
 # First line of a file of gradients.
-LIST_HEADER = "name,elements[,ready_ms]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,53 +84,6 @@ def recorded_shape(timeline: Timeline) -> Shape:
     if not ready or any(len(times) != len(timeline.gradients) for times in ready):
         raise BenchError("the recorded step has no time for each gradient")
     return Shape(timeline.gradients, tuple(max(0.0, float(time_s)) for time_s in np.median(ready, axis=0)))
-
-
-def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape:
-    """Read the shape of a model that is not a preset from a CSV file with columns name, elements, optionally ready_ms.
-
-    Lines are in the order in which the model registers its parameters. `ready_ms` is the time since backward began.
-    Raises ConfigError with file and line. backward_s: duration of backward, needed without the column `ready_ms`.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            rows, columns = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: {reason}") from None
-    if not {"name", "elements"} <= set(columns):
-        raise ConfigError(f"{path}: the first line must be {LIST_HEADER}; it is {','.join(columns) or 'empty'}")
-    if not rows:
-        raise ConfigError(f"{path}: no gradient is listed below the first line")
-
-    def number(line: int, column: str, text: str | None) -> float:
-        try:
-            value = float(text or "")
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is not a number")
-        return value
-
-    sizes = []
-    for line, row in enumerate(rows, start=2):
-        elements = number(line, "elements", row["elements"])
-        if elements < 1 or elements != int(elements):
-            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is not a whole number of at least 1")
-        sizes.append(Gradient(row["name"] or f"gradient {line - 1}", int(elements), int(elements) * itemsize))
-    if "ready_ms" not in columns:
-        if backward_s is None:
-            raise ConfigError(f"{path}: give the time of backward, by --backward 60ms or by a column ready_ms")
-        # Without ready times, assume time in proportion to elements, in reverse order of registration.
-        done = np.cumsum([gradient.elements for gradient in reversed(sizes)])[::-1]
-        return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
-    if backward_s is not None:
-        raise ConfigError(f"{path}: it has the times of gradients (ready_ms), so leave out --backward")
-    ready = [number(line, "ready_ms", row["ready_ms"]) / 1e3 for line, row in enumerate(rows, start=2)]
-    if max(ready) <= 0 or min(ready) < 0:
-        raise ConfigError(f"{path}: ready_ms must not be negative, and the last gradient is ready after 0")
-    return Shape(tuple(sizes), tuple(ready))
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────

@@ -139,21 +139,6 @@ def stated(text: str) -> LinkModel:
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
 
 
-def stated_by_bus(text: str, world_size: int) -> LinkModel:
-    """Return the link of a text whose rate is a bus bandwidth, as nccl-tests prints it. Raises ConfigError.
-
-    Bus bandwidth is 2(n − 1) / n times the bytes of the buffer over time: the rate on each link of a ring.
-    """
-    latency_s, bus_bytes_per_s = _parsed("--busbw", text)
-    bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
-    words = (
-        f"a link of {format_seconds(latency_s)} and {format_rate(bus_bytes_per_s)} GB/s of bus bandwidth, which is "
-        f"{format_rate(bytes_per_s)} GB/s of the buffer at {counted(world_size, 'rank')}"
-    )
-    name = f"{text.partition('+')[0].strip()}+{format_rate(bytes_per_s)}GB/s"
-    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, name, ranks=world_size)
-
-
 def _parsed(option: str, text: str) -> tuple[float, float]:
     try:
         return parse_link(text)
