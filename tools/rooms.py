@@ -35,7 +35,7 @@ BUDGETS = {
     "tune": 1938,
 }
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
-# 340 lines more than in early November 2026, for faults at the borders: facts that a resume compares, networks of jobs,
+# 400 lines more than in early November 2026, for faults at the borders: facts that a resume compares, networks of jobs,
 # limits, logs under several settings, recordings of unknown libraries, nccl-tests' variables. Budgets only fall now.
 CORE = 28_187
 
