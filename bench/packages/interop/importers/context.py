@@ -35,8 +35,8 @@ _VOLATILE = re.compile(
 # Lines that say nothing of a test: messages of Open MPI and UCX, tables of nvidia-smi, the other end of a pipe.
 _NOISE = re.compile(r"\[\S+:\d+[\s:\d]*\]|\+[-=+]+\+|tee |.*(?:NVIDIA-SMI|MiB /)")
 _TEST = re.compile("|".join([r"\bosu_\w+", *IN_FILE_NAMES]), re.IGNORECASE)
-# Words of a command that may be shown: names of options, and numbers. Of variables, those of the allow-list.
-_SHOWN = re.compile(r"--?[a-z][\w-]*|[\d.]+[KMG]?i?B?", re.IGNORECASE)
+# Words of a command that may be shown: names of options, without their values; and variables of the allow-list.
+_SHOWN = re.compile(r"-[a-z]|--[a-z-]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
