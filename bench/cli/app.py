@@ -134,7 +134,7 @@ class Verbs(TyperGroup):
 
 def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
-    environment.apply([("MPLBACKEND", "")])  # notebooks set it for programs that lack its package; no window is opened
+    backend = environment.take("MPLBACKEND")  # notebooks set it for programs that lack its package
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
     open_streams()
@@ -145,6 +145,8 @@ def call(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         say(f"error: {_usage(error, named)}", err=True)
         return BenchError.exit_code
+    finally:
+        environment.apply([("MPLBACKEND", backend)])
 
 
 def _usage(error: Any, named: str | None) -> str:

@@ -177,6 +177,11 @@ def chosen(beginnings: tuple[str, ...]) -> str:
     return f"; set here: {found}" if found else ""
 
 
+def take(name: str) -> str:
+    """Unset a variable of this process, and return its value; empty if it was not set."""
+    return os.environ.pop(name, "")
+
+
 def apply(pairs: Iterable[tuple[str, str]]) -> None:
     """Set variables of this process; an empty value unsets the variable."""
     for name, value in pairs:
