@@ -40,7 +40,7 @@ _SHOWN = re.compile(r"-[a-z]|--[a-z-]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class LogFact:
     """What a log says, and where; the place does not distinguish facts."""
 
     text: str
@@ -48,7 +48,7 @@ class Fact:
     line: int = field(default=0, compare=False)
 
 
-Facts = dict[str, Fact]
+LogFacts = dict[str, LogFact]
 
 
 def stable(text: str) -> str:
@@ -56,7 +56,7 @@ def stable(text: str) -> str:
     return _VOLATILE.sub("…", " ".join(text.split()))
 
 
-def difference(first: Facts, second: Facts, same_file: bool) -> tuple[str, str] | None:
+def difference(first: LogFacts, second: LogFacts, same_file: bool) -> tuple[str, str] | None:
     """Return what differs in the facts of two tables, as two texts; None if nothing does.
 
     Of two files, other text is not compared, and a fact that one of them lacks only if both name their commands, or if
@@ -70,7 +70,7 @@ def difference(first: Facts, second: Facts, same_file: bool) -> tuple[str, str] 
     return None
 
 
-def _shown(name: str, fact: Fact | None, other: Fact | None) -> str:
+def _shown(name: str, fact: LogFact | None, other: LogFact | None) -> str:
     """Return a fact for a notice. Logs hold credentials, so of commands and variables only known words are quoted."""
     if fact is None:
         return f"no {name}"
@@ -87,36 +87,36 @@ class Context:
 
     def __init__(self) -> None:
         # What holds until something else is said, and settings that the tool printed for the current execution.
-        self.facts: Facts = {}
-        self.settings: Facts = {}
+        self.facts: LogFacts = {}
+        self.settings: LogFacts = {}
         # Commands since the last table; lines since the last row, with their numbers.
         self.commands: list[str] = []
         self.lines: dict[str, int] = {}
-        self.tables: list[tuple[Facts, dict[str, int]]] = []
+        self.tables: list[tuple[LogFacts, dict[str, int]]] = []
 
     def take(self, line: LogLine, name: str = "") -> None:
         """Take a line; name: `COMMAND` for a command that starts a test."""
         text = " ".join(line.text.lstrip("#$%+> \t").split())  # without a prompt
         by_library = _BY_LIBRARY.search(text)
         if by_library is not None and by_library[1]:
-            self.settings[by_library[1]] = Fact(by_library[0])
+            self.settings[by_library[1]] = LogFact(by_library[0])
         if not name and (assigned := _ASSIGNED.fullmatch(text)) is not None:
             name = assigned[1] or assigned[2]
         if name == COMMAND:  # of several, each may have set something
             self.commands = list(dict.fromkeys([*self.commands, OUTPUT.sub("", text)]))
             text = "; ".join(self.commands)
         if name:
-            self.facts[name] = Fact(text, line.number)
+            self.facts[name] = LogFact(text, line.number)
             return
-        said = self.facts if by_library is None else self.settings
+        target = self.facts if by_library is None else self.settings
         for variable, value in allowed(_MENTIONED.findall(text)).items():
-            said[variable] = Fact(f"{variable}={value}", line.number)
+            target[variable] = LogFact(f"{variable}={value}", line.number)
         if re.search(r"\w", text) and by_library is None and not text.startswith("```") and not _NOISE.match(text):
             text = _TEST.sub("…", stable(text))
             self.lines.pop(text, None)
             self.lines[text] = line.number
 
-    def table(self) -> Facts:
+    def table(self) -> LogFacts:
         """Return the facts of the table that begins here; `end` completes them."""
         self.tables.append((self.facts | self.settings, self.lines))
         self.commands, self.lines = [], {}
@@ -124,13 +124,13 @@ class Context:
 
     def end(self) -> None:
         """Complete the facts: a table has the text of the previous table unless other text stands between them."""
-        fact, before = Fact("no text"), dict[str, None]()
+        fact, before = LogFact("no text"), dict[str, None]()
         for facts, lines in self.tables:
             after_both = takewhile(lambda pair: pair[0] == pair[1], zip(lines, self.lines, strict=False))
             new = [*lines][len([*after_both]) :]
             if {*new} != {*islice(reversed(before), len(new))}:
                 line = next((line for line in new if line not in before), new[0])
-                fact = Fact(line, lines[line])
+                fact = LogFact(line, lines[line])
             facts[TEXT] = fact
             for line in new:
                 before.pop(line, None)

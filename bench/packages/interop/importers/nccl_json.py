@@ -18,7 +18,7 @@ from bench.catalog.variables import allowed
 from bench.model.errors import ForeignError, damaged_json
 from bench.model.records import Json
 from bench.packages.interop.catalog import NO_REDUCE_OP
-from bench.packages.interop.importers.context import COMMAND, OUTPUT, Fact
+from bench.packages.interop.importers.context import COMMAND, OUTPUT, LogFact
 from bench.packages.interop.importers.nccl_text import READ, DeviceRow, Half, Row, Section, version_of
 from bench.packages.interop.importers.readings import LEAST_US, Printed, whole
 
@@ -57,7 +57,7 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
     described = [_object(device) for device in _list(config.get("devices"))]
     facts = {**config, "nccl": version, "devices": [{**device, "pid": 0} for device in described]}
     facts[COMMAND] = OUTPUT.sub("", " ".join(args))
-    context = {name: Fact(fact if name == COMMAND else f"{name} {json.dumps(fact)}") for name, fact in facts.items()}
+    context = {name: LogFact(fact if name == COMMAND else f"{name} {json.dumps(fact)}") for name, fact in facts.items()}
     devices = [
         DeviceRow(
             _whole(device.get("rank")) or 0,
@@ -119,7 +119,7 @@ def _nccl_sections(document: Json) -> tuple[list[Section], int]:
         parts = (str(entry).partition("=") for entry in _list(environment))
         variables = [(name, value) for name, _, value in parts]
     section.variables = allowed(variables)
-    context |= {name: Fact(f"{name}={value}") for name, value in section.variables.items()}
+    context |= {name: LogFact(f"{name}={value}") for name, value in section.variables.items()}
     return [section], len(variables) - len(section.variables)
 
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
-from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, Fact, Facts
+from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFact, LogFacts
 from bench.packages.interop.importers.logs import LogLine, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
@@ -107,7 +107,7 @@ class Row:
     halves: tuple[Half, ...]
     iterations: int | None = None
     # Facts of its table, as in `context`.
-    context: Facts = field(default_factory=dict)
+    context: LogFacts = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -254,7 +254,7 @@ class _Parser:
         self.begun: _BegunRow | None = None
         self.context = Context()
         # Facts of the current table.
-        self.facts: Facts = {}
+        self.facts: LogFacts = {}
 
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
@@ -269,8 +269,8 @@ class _Parser:
         stated = _STATED.search(line)
         if stated and command is None and _Reached.NOTHING < self.stage < _Reached.ROWS:
             name, text = (" ".join(_PID.sub("", part).split()) for part in (stated[1], stated[0]))
-            known = self.context.settings.get(name, Fact("")).text  # of a copy that runs at the same time
-            self.context.settings[name] = Fact(known if text in known else f"{known} {text}".strip())
+            known = self.context.settings.get(name, LogFact("")).text  # of a copy that runs at the same time
+            self.context.settings[name] = LogFact(known if text in known else f"{known} {text}".strip())
         elif stated or command is not None or not _FRAME.search(line):
             self.context.take(numbered, COMMAND if command else "")
         if "-place" in line and (_ONLY_PLACES.fullmatch(line) or "algbw" in line):
@@ -332,7 +332,7 @@ class _Parser:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            known = self.context.settings.get("nThread", Fact("")).text
+            known = self.context.settings.get("nThread", LogFact("")).text
             if self.stage == _Reached.SETTINGS and " ".join(line[settings.start() :].split()) not in known:
                 self._end_section()
             self._reach(_Reached.SETTINGS)

@@ -20,7 +20,7 @@ from bench.model.errors import ForeignError
 from bench.model.notices import notice
 from bench.model.records import Aggregate, Case, Failure
 from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, Facts
+from bench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFacts
 from bench.packages.interop.importers.logs import Command, LogLine, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
@@ -121,7 +121,7 @@ class _Table:
     # Size and values of each row. The size is None in a table without a column for it (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
     # Facts of the table, as in `context`.
-    facts: Facts = field(default_factory=dict)
+    facts: LogFacts = field(default_factory=dict)
     # Line of a row of another table, whose title came before this one's.
     mixed: int | None = None
     unread: list[LogLine] = field(default_factory=list)
