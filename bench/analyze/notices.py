@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.analyze.comparability import session_changes
+from bench.analyze.comparability import hosts_of, session_changes
 from bench.analyze.cost_model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
@@ -230,7 +230,7 @@ def _health_notices(run: Run) -> Iterable[Notice]:
 
 def _gpu_order_notices(session: Session) -> Iterable[Notice]:
     """Yield a notice if CUDA counts GPUs in another order than NVML: records of a GPU then belong to another GPU."""
-    hosts = session.get("hosts") or [session.get("host", {})]
+    hosts = hosts_of(session)
     uuids_by_host = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
     ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
     for rank in ranks:
@@ -243,7 +243,7 @@ def _gpu_order_notices(session: Session) -> Iterable[Notice]:
 
 def _detour_notices(session: Session) -> Iterable[Notice]:
     """Yield a notice if GPUs have NVLink but NCCL uses another way, such as when each rank sees its own GPU only."""
-    hosts = session.get("hosts") or [session.get("host", {})]
+    hosts = hosts_of(session)
     links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
     chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
     ways = {way for choice in chosen for way in choice.get("transports", [])}

@@ -119,6 +119,12 @@ _TABLES = {
 }
 # Variable → the library that it tunes.
 TUNING = {name: library for library, names in _TABLES.items() for name in names.split()}
+# Backend → beginnings of the variables that only its libraries read; NCCL's network plugins use UCX and libfabric.
+READ_BY = {
+    "gloo": ("GLOO_", "TORCH_GLOO_"),
+    "nccl": ("NCCL_", "TORCH_NCCL_", "CUDA_VISIBLE_", "HIP_VISIBLE_", "ROCR_VISIBLE_", "UCX_", "FI_"),
+    "mpi": ("OMPI_MCA_", "UCX_", "FI_"),
+}
 # Variables that are read when a process starts. Ranks come from a process that has already started; only sides of `ab`
 # take them, because they have processes of their own.
 AT_START = frozenset(

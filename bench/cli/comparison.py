@@ -141,7 +141,7 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
         folders.SUMMARY: machine_format.comparison_csv(result),
     }
     folder = output.documents_at(path, path.resolve().name)
-    with output.optional("report"):
+    with output.optional("report", remedy=""):
         folders.make_folder(folder)
         for name, content in written.items():
             folders.write(folder / name, content)

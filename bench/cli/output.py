@@ -33,7 +33,7 @@ def folder_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def optional(part: str = "pictures") -> Iterator[None]:
+def optional(part: str = "pictures", remedy: str = " (run, report, ab: --no-plots)") -> Iterator[None]:
     """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
     try:
         yield
@@ -41,7 +41,6 @@ def optional(part: str = "pictures") -> Iterator[None]:
         raise
     except Exception as error:
         reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
-        remedy = " (run, report, ab: --no-plots)" if part == "pictures" else ""
         say(f"note: no {part}: {reason}{remedy}", err=True)
 
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from bench.catalog.variables import READ_BY
 from bench.launch import job
 from bench.launch.mpirun import MEMORY
 from bench.machine import environment, limits
@@ -17,8 +18,6 @@ from bench.store import locks
 
 # Free bytes of /dev/shm for MPI: two ranks of Open MPI 5.0.11 start with 64 MiB, and not with 1 MiB.
 SHARED_MEMORY_OF_MPI = 2**25
-# Backend → beginnings of the variables that its libraries read.
-VARIABLES = {"gloo": ("GLOO_", "TORCH_"), "nccl": ("NCCL_", "TORCH_", "CUDA_"), "mpi": ("OMPI_", "UCX_", "FI_")}
 
 
 def text(launch: Launch, joined: bool) -> str:
@@ -34,4 +33,4 @@ def text(launch: Launch, joined: bool) -> str:
         found += lacking if free < SHARED_MEMORY_OF_MPI else ""
     elif not locks.supported(place):
         found += f"; {place}: its file system has no locks, by which ranks find each other: set TMPDIR to another"
-    return found + environment.chosen(VARIABLES[launch.backend])
+    return found + environment.chosen(("TORCH_", *READ_BY[launch.backend]))

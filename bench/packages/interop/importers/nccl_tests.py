@@ -12,6 +12,7 @@ from dataclasses import replace
 from bench.catalog.collectives import OPERATIONS, usual
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.splits import parse as parse_splits
+from bench.catalog.subgroups import of_colours
 from bench.model.divisions import WORLD, Division
 from bench.model.errors import ForeignError
 from bench.model.notices import Notice, notice
@@ -186,18 +187,10 @@ def _ranks_by_rates(section: Section, op: str) -> int | None:
 
 def _division(section: Section, ranks: int) -> Division | None:
     """Return the division of ranks by NCCL_TESTS_SPLIT, as in `Case.groups`; None if the division has no name here."""
-    by_colour: dict[int, list[int]] = {}
-    for rank, colour in sorted(section.colours.items()):
-        by_colour.setdefault(colour, []).append(rank)
-    if len(by_colour) < 2:
+    if len({*section.colours.values()}) < 2:
         return WORLD
-    groups = [tuple(members) for members in by_colour.values()]
-    count, size = len(groups), len(groups[0])
-    if groups == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
-        return Division("contiguous", size)
-    return (
-        Division("strided", size) if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
-    )
+    division = of_colours([section.colours.get(rank, -1) for rank in range(ranks)])
+    return None if division.sets else division
 
 
 def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
