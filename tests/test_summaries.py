@@ -216,8 +216,13 @@ def test_health_of_gpus_and_adapters_of_any_host_is_reported():
     assert "host a: port mlx5_0/1: symbol errors in 1 of 4 launches" in text
     lossy, clean = ({"a": {"tcp": {"all": {"segments": 10_000, "segments_again": n}}}} for n in (500, 3))
     sent_again = "host a: TCP: up to 5.0 % of the segments were sent again in 1 of 2 launches"
-    assert sent_again in with_sessions({"health": lossy}, {"health": clean})
-    assert "segments" not in with_sessions({"health": clean}, {"health": {"a": {"tcp": {"all": {"segments": 9}}}}})
+    job, local = ({"launcher": "srun", "ranks": 2, "network": name} for name in ("10.0.0.0/24", "127.0.0.0/8"))
+    assert sent_again in with_sessions({"health": lossy}, {"health": clean}, job=job, hosts=[{}])
+    few = {"a": {"tcp": {"all": {"segments": 9, "segments_again": 9}}}}
+    assert "segments" not in with_sessions({"health": clean}, job=job, hosts=[{}])
+    # On loopback of a busy machine, time-outs that come too early send up to 0.2 % again.
+    assert "segments" not in with_sessions({"health": lossy}, job=local, hosts=[{}])
+    assert "segments" not in with_sessions({"health": lossy}) + with_sessions({"health": few})
     assert "GPU 4" not in text and "energy" not in text and "xmit" not in text
 
 

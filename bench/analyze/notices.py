@@ -39,8 +39,7 @@ PORT_FAULTS = {
     "port_rcv_errors": DeviceEventNotice.DAMAGED_PACKETS,
     "port_xmit_discards": DeviceEventNotice.DISCARDED_PACKETS,
 }
-# A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network. On loopback
-# under load, 0.01 % was seen: time-outs that were too early.
+# A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network.
 RETRANSMITTED_SHARE = 1e-3
 # A launch that sends fewer segments hardly uses TCP: other programs may have sent them.
 FEWEST_SEGMENTS = 1000
@@ -204,10 +203,10 @@ def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
 
 def _health_notices(run: Run) -> Iterable[Notice]:
     """Yield notices on problems of GPUs and network adapters of any host while ranks ran on them."""
-    launches = launches_of(run.environment)
+    launches = [(session, launch) for session in run.environment for launch in launches_of([session])]
     events: Counter[tuple[str, str, Notice]] = Counter()
     again: defaultdict[str, list[float]] = defaultdict(list)
-    for launch in launches:
+    for session, launch in launches:
         for host, health in launch.get("health", {}).items():
             for number, changes in health.get("gpus", {}).items():
                 events.update((host, f"GPU {number}", why) for why in _device_events(changes))
@@ -216,7 +215,7 @@ def _health_notices(run: Run) -> Iterable[Notice]:
                 events.update((host, f"port {port}", why) for why in faults)
             tcp = health.get("tcp", {}).get("all", {})
             share = tcp.get("segments_again", 0) / max(FEWEST_SEGMENTS, tcp.get("segments", 0))
-            if share > RETRANSMITTED_SHARE:
+            if share > RETRANSMITTED_SHARE and _meets_over_a_network(session):
                 again[host].append(share)
     retransmitted = {
         (host, "TCP", notice(DeviceEventNotice.RETRANSMITTED, share=max(shares))): len(shares)
@@ -226,6 +225,12 @@ def _health_notices(run: Run) -> Iterable[Notice]:
         yield notice(
             RunNotice.DEVICE_EVENT, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
         )
+
+
+def _meets_over_a_network(session: Session) -> bool:
+    """Return whether the ranks of a session met at an address other than loopback, which loses nothing."""
+    network = session.get("job", {}).get("network", "")
+    return bool(network) and not network.startswith(("127.", "::1"))
 
 
 def _gpu_order_notices(session: Session) -> Iterable[Notice]:
