@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -14,12 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from bench.launch import coordinator
-from bench.launch.agent import _Agent, _reach
+from bench.launch.agent import _Agent, _Child, _reach
 from bench.launch.coordinator import Agents
 from bench.launch.job import JobRank
 from bench.launch.secret import JobSecret
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
+from bench.machine import interrupts
 from bench.model.errors import JobError, LostRankError, StartError
 from bench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
 from bench.packages.training.synchronisation import StepOptions, Strategy
@@ -173,6 +175,44 @@ def test_an_agent_that_stops_in_the_middle_of_a_message_holds_up_nobody(agents):
             raw.sendall(b"\0\0\1\0half")
         messages.send(right, {"kind": "interrupted"})
         assert until(lambda: agents._interrupted, channel.MESSAGE_S / 3)
+
+
+def test_an_interrupt_while_an_agent_sends_is_told_to_rank_0_before_its_rank_ends(agents, tmp_path):
+    """An interrupt between a message and its number made each later message look changed: the agent counted as lost."""
+    line, killed = honest(agents), []
+    assert until(lambda: agents._members)
+
+    class Raw:
+        def send_bytes(self, data):
+            line.sent.send_bytes(data)
+            if b"progress" in data:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    class Rank:
+        def __init__(self):
+            self.process, self.exit_code = SimpleNamespace(sentinel=agents._listeners[0].fileno()), None
+
+        def progress(self):
+            return 1
+
+        def kill(self):
+            killed.append(agents._interrupted or until(lambda: agents._interrupted))
+            self.exit_code = -9
+
+        def join(self, _):
+            messages.send(agents._members[1].line, {"kind": "leave", "code": 7})
+
+    line.sent, line._raw = line._raw, Raw()
+    Raw.recv_bytes = staticmethod(line.sent.recv_bytes)
+    agent = _Agent(1, line, ("127.0.0.1", 1), KEY, None, False, lambda: b"")
+    agent.children[1] = _Child(1, Rank(), tmp_path, SimpleNamespace(record={}), contextlib.ExitStack(), 0.0)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        interrupts.answer(signal.SIGTERM, once=True)
+        assert agent.serve() == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert killed == [True] and agents._members[1].lost is None
 
 
 def test_a_job_may_go_on_without_a_process_that_does_not_come(agents):

@@ -24,7 +24,7 @@ from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
 from bench.launch.secret import REMEDY, JobSecret
-from bench.machine import environment, host, network
+from bench.machine import environment, host, interrupts, network
 from bench.machine.gpus import HealthMeter
 from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError, reason_of
 from bench.model.records import Job, Json
@@ -105,30 +105,42 @@ class _Agent:
     children: dict[int, _Child] = field(default_factory=dict)
 
     def serve(self) -> int:
-        """Execute the messages of rank 0 until it sends `leave`; return the exit status in that message."""
+        """Execute the messages of rank 0 until it sends `leave`; return the exit status in that message.
+
+        An interrupt counts between two messages: half a message would be read as a lost agent.
+        """
         try:
-            while True:
-                sentinels = [child.process.process.sentinel for child in self.children.values()]
-                ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
-                if self.line in ready:
-                    message, job = messages.receive(self.line)
-                    if message["kind"] == "leave" and message.get("why"):  # rank 0 does not take this rank
-                        raise JobError(str(message["why"]))
-                    if message["kind"] == "leave":
-                        return int(message["code"])
-                    self._obey(message, job)
-                self._report()
+            with interrupts.deferred():
+                return self._serve()
         except KeyboardInterrupt:
-            with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-                self._kill_all()
-                self._report()
-                messages.send(self.line, {"kind": "interrupted"})
-                self._wait_for_leave()
             return INTERRUPTED
         except (EOFError, OSError):
             raise JobError("rank 0 is lost: its process has ended or its host no longer answers") from None
         finally:
             self._kill_all()
+
+    def _serve(self) -> int:
+        while True:
+            try:
+                interrupts.raise_if_noted()
+            except KeyboardInterrupt:
+                # Rank 0 must know of the interrupt before it sees the rank end, which it would record as a failure.
+                with contextlib.suppress(EOFError, OSError):
+                    messages.send(self.line, {"kind": "interrupted"})
+                    self._kill_all()
+                    self._report()
+                    self._wait_for_leave()
+                raise
+            sentinels = [child.process.process.sentinel for child in self.children.values()]
+            ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
+            if self.line in ready:
+                message, job = messages.receive(self.line)
+                if message["kind"] == "leave" and message.get("why"):  # rank 0 does not take this rank
+                    raise JobError(str(message["why"]))
+                if message["kind"] == "leave":
+                    return int(message["code"])
+                self._obey(message, job)
+            self._report()
 
     def _obey(self, message: Json, job: bytes) -> None:
         if message["kind"] == "start":
