@@ -34,7 +34,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@grep $(if $(SYSTEM),-v ^torch,.) requirements.txt > .venv/requirements.txt
 	@$(PIP) -r .venv/requirements.txt
 	@$(PIP) --no-deps -e .
-	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config.models, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
+	@$(COMPILE) 'import collbench.cli.run, collbench.cli.compare, collbench.config.models, collbench.rank.preload, collbench.launch.doctor, collbench.report.plots.comparison'
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m compileall -q bench run_bench.py
 	@touch $@
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.launch.launcher import Launcher
-from bench.machine import host
-from bench.packages.training.operation import RANK_MODULES
+from collbench.launch.launcher import Launcher
+from collbench.machine import host
+from collbench.packages.training.operation import RANK_MODULES
 from proof import accuracy, noise
 from proof.accuracy import Record
 from proof.claim import MISSED

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.machine import host
+from collbench.machine import host
 from proof.claim import HOLDS, Claim, Line
 from proof.claims import CLAIMS
 

@@ -1,6 +1,6 @@
 """Code as text in which the names that it defines are numbers, so that a consistent renaming leaves it unchanged.
 
-Docstrings, comments, the layout of lines, imports of `bench` and `proof`, the words of errors and the descriptions of
+Docstrings, comments, the layout of lines, imports of `collbench` and `proof`, the words of errors and descriptions of
 keys and options are left out. Names of other libraries stay: a call of another clock is another text.
 """
 
@@ -13,7 +13,7 @@ Name = tuple[str, str]
 # A piece of a text: fixed characters, a defined name, or the name of an attribute or keyword.
 Piece = str | Name
 ATTRIBUTE = ""
-OWN = frozenset({"bench", "proof"})
+OWN = frozenset({"collbench", "proof"})
 # Calls whose texts of several words are for people: descriptions of keys, options and flags, results of checks, lines
 # on the terminal. Tables whose name ends with WORDS have texts of errors.
 WORDED = frozenset({"key", "option", "about", "Flag", "InvariantCheck", "say"})
@@ -140,7 +140,7 @@ class _Writer:
                 yield from self._fields(node)
 
     def _own_function(self, node: ast.expr) -> Name | None:
-        """Return the function of `bench` or `proof` that a call names; None for a class or a method."""
+        """Return the function of `collbench` or `proof` that a call names; None for a class or a method."""
         is_name = isinstance(node, ast.Name) and node.id not in self._locals
         found = self._resolve(node.id) if is_name else self._member(node)
         return found if found and found[1].lstrip("_")[:1].islower() else None

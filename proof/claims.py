@@ -9,10 +9,10 @@ from proof.claim import Claim
 
 # Modules that measure in commands which a claim starts as processes.
 MEASURED = ("proof.rig",)
-AB = (*MEASURED, "bench.cli.ab")
-GATED = (*MEASURED, "bench.packages.gate.cli.gate")
-TUNED = (*MEASURED, "bench.packages.tune.cli.tune")
-TRAINED = (*MEASURED, "bench.packages.training.operation", "bench.packages.training.rank.step")
+AB = (*MEASURED, "collbench.cli.ab")
+GATED = (*MEASURED, "collbench.packages.gate.cli.gate")
+TUNED = (*MEASURED, "collbench.packages.tune.cli.tune")
+TRAINED = (*MEASURED, "collbench.packages.training.operation", "collbench.packages.training.rank.step")
 # Real launches are only a source of noise for claims that simulate runs with them.
 REAL_NOISE = ("proof.rig",)
 
@@ -76,7 +76,7 @@ CLAIMS: dict[str, Claim] = {
         live.live_table,
         "sweeps of 3 sizes with 2 ranks under SCHED_BATCH, with a live table and with nothing shown, in random order; "
         "90 % interval over the pairs; trials: pairs",
-        30, 4, 1.9, ("bench.report.live", "bench.report.progress"),
+        30, 4, 1.9, ("collbench.report.live", "collbench.report.progress"),
     ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean, of 1, 3 and 20 cases",
@@ -200,7 +200,7 @@ CLAIMS: dict[str, Claim] = {
     "virtual-perf": Claim(
         virtual.perf,
         "virtual GPUs: two calls, each 5 ms of the host and 12 µs of the device, or 5 ms of the device; trials: rules",
-        2, 2, 0.6, ("bench.packages.interop.cli.perf", *MEASURED),
+        2, 2, 0.6, ("collbench.packages.interop.cli.perf", *MEASURED),
     ),
     "virtual-late": Claim(
         virtual.late, "virtual GPUs: one of two begins 200 µs late, and twice as often none; trials: launches",

@@ -1,7 +1,7 @@
 """Whether the code that a claim rests on is still the code that was proved.
 
-A claim rests on the function that runs it and on the functions, classes and constants of `bench` and `proof` that this
-function names, and so on. Modules that read the command line or write text do not count, nor do names, comments and the
+A claim rests on the function that runs it and on the functions, classes and constants of both packages that it
+names, and so on. Modules that read the command line or write text do not count, nor do names, comments and the
 words of errors (`canonical`): sentences and names may change.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 from proof.canonical import OWN, Name, Piece, fields_of, joined, local_names, pieces, targets
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = re.compile(r"bench(\.packages\.\w+)?\.(report|cli\.(app|options|output|show|terminal|trust))\b")
+TEXT = re.compile(r"collbench(\.packages\.\w+)?\.(report|cli\.(app|options|output|show|terminal|trust))\b")
 # `module:function`, which names what a process runs.
-ENTRY = re.compile(r"((?:bench|proof)\.[\w.]+):(\w+)")
+ENTRY = re.compile(r"((?:collbench|proof)\.[\w.]+):(\w+)")
 
 
 def fingerprint(run: Callable[..., Any], more: Sequence[str] = (), without: Sequence[str] = ()) -> str:
@@ -117,7 +117,7 @@ _module = functools.cache(_Module)
 
 
 def _path(module: str) -> Path:
-    place = ROOT.joinpath(*module.split("."))
+    place = ROOT.joinpath(*(["bench"] if module.startswith("collbench") else []), *module.split("."))
     return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
 
 
@@ -163,7 +163,7 @@ def _used(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, Name]]:
-    """Names that a statement imports from `bench` and `proof`."""
+    """Names that a statement imports from `collbench` and `proof`."""
     match node:
         case ast.ImportFrom(module=str(module), names=aliases) if module.split(".")[0] in OWN:
             for alias in aliases:

@@ -11,12 +11,12 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.analyze.round_series import means
-from bench.analyze.summaries import summarize
-from bench.model.conclusions import Interval
-from bench.packages.training.analyze import steps as training
-from bench.stats.intervals import LOGNORMAL, launch_interval, launch_scatter, within_launch
-from bench.stats.intervals import of_one_launch as one_launch
+from collbench.analyze.round_series import means
+from collbench.analyze.summaries import summarize
+from collbench.model.conclusions import Interval
+from collbench.packages.training.analyze import steps as training
+from collbench.stats.intervals import LOGNORMAL, launch_interval, launch_scatter, within_launch
+from collbench.stats.intervals import of_one_launch as one_launch
 from proof import noise
 from proof.claim import HOLDS, Limit, Line, judged, rate
 from proof.rig import Rig

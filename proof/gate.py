@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from tabulate import tabulate
 
-from bench.model.notices import Notice, notice
-from bench.packages.gate.analyze import nodes as gate
-from bench.packages.gate.analyze.nodes import Group, Round, Times
-from bench.packages.gate.conclusions import GateNotice, GateVerdict
+from collbench.model.notices import Notice, notice
+from collbench.packages.gate.analyze import nodes as gate
+from collbench.packages.gate.analyze.nodes import Group, Round, Times
+from collbench.packages.gate.conclusions import GateNotice, GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as on clusters that are in use.
 SCATTER = 0.13

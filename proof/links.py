@@ -42,9 +42,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.launch import launcher
-from bench.launch.ranks import NO_LOG, Ranks
-from bench.protocol import rank_context
+from collbench.launch import launcher
+from collbench.launch.ranks import NO_LOG, Ranks
+from collbench.protocol import rank_context
 
 # Where `ip netns` keeps its namespaces: files that hold them open.
 FOLDER = Path("/var/run/netns")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bench.analyze.analysis import analyze
-from bench.machine import host
-from bench.model.conclusions import Interval
-from bench.stats.intervals import difference_of_intervals
+from collbench.analyze.analysis import analyze
+from collbench.machine import host
+from collbench.model.conclusions import Interval
+from collbench.stats.intervals import difference_of_intervals
 from proof import links
 from proof.claim import MISSED, Line, at_least, at_most, not_tried, within
 from proof.links import NamespacedLauncher

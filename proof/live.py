@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.analyze.summaries import headlines
-from bench.config import models
-from bench.launch.sweep import Silent, sweep
-from bench.launch.turns import drive
-from bench.machine import host
-from bench.model.records import Plan, Run, Samples
-from bench.planning import plan
-from bench.report.live import LiveTable
-from bench.report.progress import CaseProgress, TimeLeft
+from collbench.analyze.summaries import headlines
+from collbench.config import models
+from collbench.launch.sweep import Silent, sweep
+from collbench.launch.turns import drive
+from collbench.machine import host
+from collbench.model.records import Plan, Run, Samples
+from collbench.planning import plan
+from collbench.report.live import LiveTable
+from collbench.report.progress import CaseProgress, TimeLeft
 from proof.claim import Line, at_most, within
 from proof.overhead import ratio_of
 from proof.rig import Rig

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.analyze.analysis import diagnose
-from bench.packages.replay import importers
-from bench.packages.replay.analyze.recorded import recorded_job
+from collbench.analyze.analysis import diagnose
+from collbench.packages.replay import importers
+from collbench.packages.replay.analyze.recorded import recorded_job
 from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.model.records import Case, Run
-from bench.packages.training.analyze import steps as training
+from collbench.model.records import Case, Run
+from collbench.packages.training.analyze import steps as training
 from proof.rig import Rig
 
 SETS, QUICK_SETS, LAUNCHES = 10, 2, 16

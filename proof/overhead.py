@@ -15,20 +15,20 @@ import torch
 import torch.distributed as dist
 from scipy.special import stdtrit
 
-from bench.launch.mpirun import MpiLauncher
-from bench.launch.ranks import Starter
-from bench.machine import host
-from bench.model.records import Case, Fault, Sampling, Settings
-from bench.planning.footprint import buffer_bytes
-from bench.protocol import messages
-from bench.protocol.rank_context import RankContext
-from bench.rank import timing
-from bench.rank.group import Group
-from bench.rank.process import joined
-from bench.rank.rounds import workload_of
-from bench.rank.tensors import Arena
-from bench.rank.workload import Workload, plant
-from bench.report.notices import sentence
+from collbench.launch.mpirun import MpiLauncher
+from collbench.launch.ranks import Starter
+from collbench.machine import host
+from collbench.model.records import Case, Fault, Sampling, Settings
+from collbench.planning.footprint import buffer_bytes
+from collbench.protocol import messages
+from collbench.protocol.rank_context import RankContext
+from collbench.rank import timing
+from collbench.rank.group import Group
+from collbench.rank.process import joined
+from collbench.rank.rounds import workload_of
+from collbench.rank.tensors import Arena
+from collbench.rank.workload import Workload, plant
+from collbench.report.notices import sentence
 from proof.claim import Line, not_tried, within
 from proof.rig import Rig
 

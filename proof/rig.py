@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.config import models
-from bench.launch.launcher import Launcher
-from bench.launch.ranks import Starter
-from bench.launch.sweep import Silent, sweep
-from bench.launch.turns import drive
-from bench.machine import host
-from bench.model.records import Run
-from bench.planning import plan
-from bench.report.notices import sentence
-from bench.store import folders
-from bench.store.folders import Journal
+from collbench.config import models
+from collbench.launch.launcher import Launcher
+from collbench.launch.ranks import Starter
+from collbench.launch.sweep import Silent, sweep
+from collbench.launch.turns import drive
+from collbench.machine import host
+from collbench.model.records import Run
+from collbench.planning import plan
+from collbench.report.notices import sentence
+from collbench.store import folders
+from collbench.store.folders import Journal
 
 
 @dataclass(frozen=True)

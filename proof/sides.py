@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.cli.comparison import compare_sides
-from bench.store import folders
+from collbench.cli.comparison import compare_sides
+from collbench.store import folders
 from proof.claim import Line, at_least, at_most
 from proof.overhead import cost_of
 from proof.rig import Rig

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.analyze.analysis import analyze
-from bench.analyze.summaries import headlines
-from bench.model.records import Case
-from bench.packages.training.analyze import runs
-from bench.packages.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
-from bench.packages.training.conclusions import training_of
-from bench.packages.training.planning import buckets
-from bench.packages.training.planning import link_model as known_links
-from bench.packages.training.planning.advisor import advise
-from bench.packages.training.planning.buckets import ReadyTimes
-from bench.packages.training.planning.steps import shape_of
-from bench.packages.training.rank import models
-from bench.packages.training.rank import runner as runners
-from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
-from bench.packages.training.synchronisation import Scenario, StepOptions, Strategy, strategy_in
+from collbench.analyze.analysis import analyze
+from collbench.analyze.summaries import headlines
+from collbench.model.records import Case
+from collbench.packages.training.analyze import runs
+from collbench.packages.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
+from collbench.packages.training.conclusions import training_of
+from collbench.packages.training.planning import buckets
+from collbench.packages.training.planning import link_model as known_links
+from collbench.packages.training.planning.advisor import advise
+from collbench.packages.training.planning.buckets import ReadyTimes
+from collbench.packages.training.planning.steps import shape_of
+from collbench.packages.training.rank import models
+from collbench.packages.training.rank import runner as runners
+from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
+from collbench.packages.training.synchronisation import Scenario, StepOptions, Strategy, strategy_in
 from proof import links
 from proof.claim import Line, at_least, not_tried, within
 from proof.links import NamespacedLauncher

@@ -22,20 +22,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from tabulate import tabulate
 
-from bench.cli.measuring import source
-from bench.config import models
-from bench.launch.mpirun import MpiLauncher
-from bench.machine import host
-from bench.model.records import Variables
-from bench.packages.tune import catalog, machine
-from bench.packages.tune import planning as rounds_of
-from bench.packages.tune.analyze import choosing, outcome
-from bench.packages.tune.analyze.choosing import Times
-from bench.packages.tune.cli.rounds import TuneRounds, read_state
-from bench.packages.tune.planning import TuneStage
-from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState, choice_of
-from bench.stats.intervals import Floats, launch_interval
-from bench.store import folders
+from collbench.cli.measuring import source
+from collbench.config import models
+from collbench.launch.mpirun import MpiLauncher
+from collbench.machine import host
+from collbench.model.records import Variables
+from collbench.packages.tune import catalog, machine
+from collbench.packages.tune import planning as rounds_of
+from collbench.packages.tune.analyze import choosing, outcome
+from collbench.packages.tune.analyze.choosing import Times
+from collbench.packages.tune.cli.rounds import TuneRounds, read_state
+from collbench.packages.tune.planning import TuneStage
+from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState, choice_of
+from collbench.stats.intervals import Floats, launch_interval
+from collbench.store import folders
 from proof.claim import Line, at_least, at_most, not_tried
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from bench.launch import mpirun
-from bench.machine import host
-from bench.model.units import format_bytes, parse_bytes
-from bench.packages.tune import catalog
-from bench.packages.tune.rules import Cell
-from bench.stats.intervals import launch_interval
+from collbench.launch import mpirun
+from collbench.machine import host
+from collbench.model.units import format_bytes, parse_bytes
+from collbench.packages.tune import catalog
+from collbench.packages.tune.rules import Cell
+from collbench.stats.intervals import launch_interval
 
 STARTS, SECONDS, POOL = 12, 0.1, 8 * 2**20
 PROGRAM = """

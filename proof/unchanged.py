@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from bench.analyze import pairs
-from bench.analyze.compare import compare, compare_runs, sets_of
-from bench.model.conclusions import Summary
-from bench.model.records import Case, Launch, Run
-from bench.stats import verdicts
-from bench.stats.intervals import launch_interval
+from collbench.analyze import pairs
+from collbench.analyze.compare import compare, compare_runs, sets_of
+from collbench.model.conclusions import Summary
+from collbench.model.records import Case, Launch, Run
+from collbench.stats import verdicts
+from collbench.stats.intervals import launch_interval
 from proof import noise
 from proof.claim import Limit, Line, at_most, rate
 from proof.noise import Noise

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.analyze.analysis import analyze, diagnose
-from bench.machine import host
-from bench.packages.training.conclusions import training_of
+from collbench.analyze.analysis import analyze, diagnose
+from collbench.machine import host
+from collbench.packages.training.conclusions import training_of
 from proof.claim import HOLDS, MISSED, Line, at_least, at_most, not_tried
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual

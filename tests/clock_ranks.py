@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from bench.protocol import rank_context
+from collbench.protocol import rank_context
 
 CLONE_NEWTIME = 0x80
 

@@ -23,11 +23,11 @@ import numpy as np
 import psutil
 import pytest
 
-import run_bench
-from bench.launch.launcher import Launcher
-from bench.machine import environment, interrupts, network
-from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
-from bench.store import folders
+from collbench.__main__ import main
+from collbench.launch.launcher import Launcher
+from collbench.machine import environment, interrupts, network
+from collbench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
+from collbench.store import folders
 
 # Processes that a shell starts in the background ignore Ctrl-C, and their children inherit this; tests send Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -114,7 +114,7 @@ def called_here(
         patch.setattr(Launcher, "__enter__", entered)
         patch.setattr(Launcher, "__exit__", lambda *_: None)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run_bench.main()
+            code = main()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
@@ -199,7 +199,7 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """Start one fork server for all tests that use this fixture; restore the environment variables at once."""
-    from bench.packages.training.operation import RANK_MODULES
+    from collbench.packages.training.operation import RANK_MODULES
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
@@ -249,8 +249,8 @@ def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float =
 
 def sentences_of_run(run, summaries):
     """Return the notices of a run as sentences."""
-    from bench.analyze.notices import notices_of
-    from bench.report.notices import sentences
+    from collbench.analyze.notices import notices_of
+    from collbench.report.notices import sentences
 
     return sentences(notices_of(run, summaries))
 

@@ -10,8 +10,8 @@ import os
 
 import torch.distributed as dist
 
-from bench.catalog.backends import BACKENDS
-from bench.machine import host
+from collbench.catalog.backends import BACKENDS
+from collbench.machine import host
 
 
 def batched(make):

@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import foreign
-from bench.cli.app import call
-from bench.model.visible import visible
-from bench.store import folders
+from collbench.cli.app import call
+from collbench.model.visible import visible
+from collbench.store import folders
 
 # A mutated input is small: a command that takes longer, even on a busy machine, hangs.
 LONGEST_S, MOST_MIB = 60, 1024

@@ -28,7 +28,7 @@ class SimulatedDevice:
         # When each other stream is free, by lane; the lane of the current stream (None: the stream that runs calls).
         self.lanes, self.lane = {}, None
 
-    # ── the members of `bench.rank.device.Device` ────────────────────────────────────────────────
+    # ── the members of `collbench.rank.device.Device` ────────────────────────────────────────────────
     def clock_ns(self):
         self.host_ns += CLOCK_NS
         return self.host_ns

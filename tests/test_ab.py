@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bench.analyze import pairs
-from bench.analyze.pairs import PairedCase, TimedCase
-from bench.cli import rounds, sides
-from bench.cli.rounds import RoundsInTurns
-from bench.model.comparisons import Absence, Judgement, Unpaired
-from bench.model.conclusions import Interval
-from bench.model.errors import ConfigError
-from bench.model.notices import TurnNotice, notice
-from bench.model.records import AbState, Case, Ending, EndReason, Failure, Side
-from bench.packages.training.synchronisation import StepOptions, Strategy
-from bench.planning import plan as planning
-from bench.report.notices import sentences
-from bench.report.progress import PairProgress
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
-from bench.store import encoding, folders
+from collbench.analyze import pairs
+from collbench.analyze.pairs import PairedCase, TimedCase
+from collbench.cli import rounds, sides
+from collbench.cli.rounds import RoundsInTurns
+from collbench.model.comparisons import Absence, Judgement, Unpaired
+from collbench.model.conclusions import Interval
+from collbench.model.errors import ConfigError
+from collbench.model.notices import TurnNotice, notice
+from collbench.model.records import AbState, Case, Ending, EndReason, Failure, Side
+from collbench.packages.training.synchronisation import StepOptions, Strategy
+from collbench.planning import plan as planning
+from collbench.report.notices import sentences
+from collbench.report.progress import PairProgress
+from collbench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
+from collbench.store import encoding, folders
 from conftest import ROOT, invented_run, samples
 from test_measure import assert_nothing_left
 from test_report import misfits

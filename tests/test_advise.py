@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 
 import training_fixtures
-from bench.analyze.analysis import analyze
-from bench.model.conclusions import Summary
-from bench.model.errors import ConfigError
-from bench.model.records import Case, Failure, Run, Samples, Timings
-from bench.model.units import format_seconds
-from bench.packages.training.analyze import runs
-from bench.packages.training.catalog.presets import PRESETS
-from bench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
-from bench.packages.training.planning import advisor, buckets, link_model
-from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
-from bench.packages.training.planning.link_model import AllReduceCost, LinkModel
-from bench.packages.training.planning.steps import shape_of
-from bench.packages.training.report import advice
-from bench.packages.training.step_records import StepDetail
-from bench.packages.training.synchronisation import REFERENCE, Strategy, label
-from bench.report.markdown import written
-from bench.report.screen import fitted
-from bench.stats import intervals
-from bench.store import folders
-from bench.store.encoding import samples_to_line
+from collbench.analyze.analysis import analyze
+from collbench.model.conclusions import Summary
+from collbench.model.errors import ConfigError
+from collbench.model.records import Case, Failure, Run, Samples, Timings
+from collbench.model.units import format_seconds
+from collbench.packages.training.analyze import runs
+from collbench.packages.training.catalog.presets import PRESETS
+from collbench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
+from collbench.packages.training.planning import advisor, buckets, link_model
+from collbench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
+from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel
+from collbench.packages.training.planning.steps import shape_of
+from collbench.packages.training.report import advice
+from collbench.packages.training.step_records import StepDetail
+from collbench.packages.training.synchronisation import REFERENCE, Strategy, label
+from collbench.report.markdown import written
+from collbench.report.screen import fitted
+from collbench.stats import intervals
+from collbench.store import folders
+from collbench.store.encoding import samples_to_line
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")

@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 
-from bench.model.units import MIB
-from bench.packages.training.catalog.presets import PRESETS
-from bench.packages.training.conclusions import WORTH
-from bench.packages.training.planning import advisor, buckets
-from bench.packages.training.planning.advisor import tail_s
-from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
-from bench.packages.training.planning.link_model import AllReduceCost
+from collbench.model.units import MIB
+from collbench.packages.training.catalog.presets import PRESETS
+from collbench.packages.training.conclusions import WORTH
+from collbench.packages.training.planning import advisor, buckets
+from collbench.packages.training.planning.advisor import tail_s
+from collbench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
+from collbench.packages.training.planning.link_model import AllReduceCost
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 

@@ -14,19 +14,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch import coordinator
-from bench.launch.agent import _Agent, _Child, _reach
-from bench.launch.coordinator import Agents
-from bench.launch.job import JobRank
-from bench.launch.secret import JobSecret
-from bench.launch.sweep import Silent, sweep
-from bench.launch.turns import drive
-from bench.machine import interrupts
-from bench.model.errors import JobError, LostRankError, StartError
-from bench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
-from bench.packages.training.synchronisation import StepOptions, Strategy
-from bench.protocol import channel, messages
-from bench.store import encoding
+from collbench.launch import coordinator
+from collbench.launch.agent import _Agent, _Child, _reach
+from collbench.launch.coordinator import Agents
+from collbench.launch.job import JobRank
+from collbench.launch.secret import JobSecret
+from collbench.launch.sweep import Silent, sweep
+from collbench.launch.turns import drive
+from collbench.machine import interrupts
+from collbench.model.errors import JobError, LostRankError, StartError
+from collbench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
+from collbench.packages.training.synchronisation import StepOptions, Strategy
+from collbench.protocol import channel, messages
+from collbench.store import encoding
 from conftest import SAMPLING
 
 KEY = b"k" * 32

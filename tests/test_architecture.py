@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.catalog import registry
-from bench.cli.app import VERBS
-from bench.packages.replay.importers.recordings import PlainData
-from bench.rank.group import PlainUnpickler
+from collbench.catalog import registry
+from collbench.cli.app import VERBS
+from collbench.packages.replay.importers.recordings import PlainData
+from collbench.rank.group import PlainUnpickler
 from conftest import ROOT
 from tools import rooms
 
-BENCH = ROOT / "bench"
+BENCH = ROOT / "bench" / "collbench"
 TABLES = {"model", "catalog", "stats"}
 PREPARED = TABLES | {"config", "planning", "store"}
 MEASURING = PREPARED | {"machine", "protocol"}
@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "report": PREPARED,
     "cli": MEASURING | {"launch", "analyze", "importers", "report"},
     "notebook": {"model", "store", "report", "cli"},
+    "__main__": {"cli"},
     "": set(),
 }  # fmt: skip
 # Packages have the same rooms. They may use the core; the core does not know them.
@@ -67,17 +68,17 @@ PART_OF = {
     ),
 }
 # The table of packages. The core reads it by name, and no import runs upwards.
-TABLE = "bench.packages"
+TABLE = "collbench.packages"
 # Modules that a room may name by text only: they are loaded in another process, or late.
 MAY_NAME = {
-    ("launch", "bench.rank.preload"),
-    ("launch", "bench.rank.server"),
-    ("launch", "bench.rank.main"),
-    ("cli", "bench.packages.training.rank.equivalence"),
-    ("launch", "bench.packages.bits.rank"),
+    ("launch", "collbench.rank.preload"),
+    ("launch", "collbench.rank.server"),
+    ("launch", "collbench.rank.main"),
+    ("cli", "collbench.packages.training.rank.equivalence"),
+    ("launch", "collbench.packages.bits.rank"),
 }
 FILES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    ".".join(path.relative_to(BENCH.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(BENCH.rglob("*.py"))
 }
 TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
@@ -90,7 +91,7 @@ def package_of(module: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module, or of a name in a module, also within a package; empty for bench/__init__.py."""
+    """Return the room of a module, or of a name in a module, also within a package; empty for `__init__.py`."""
     parts = module.split(".")[3 if package_of(module) else 1 :]
     room = PART_OF.get(parts[0], parts[0]) if parts else ""
     return room if room in MAY_IMPORT else ""
@@ -113,14 +114,14 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def named_by_text(tree: ast.AST) -> set[str]:
-    """Return the modules that strings name: "bench.rank.main:main", and arguments of `Deferred`: "cli.run:run"."""
+    """Return the modules that strings name: "collbench.rank.main:main", and arguments of `Deferred`: "cli.run:run"."""
     texts = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Deferred":
-            texts |= {f"bench.{part.value}" for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)}
+            texts |= {f"collbench.{part.value}" for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             texts.add(node.value)
-    return {text.partition(":")[0] for text in texts if re.fullmatch(r"bench(\.[a-z_]+)+\.?(:[A-Za-z_.]+)?", text)}
+    return {text.partition(":")[0] for text in texts if re.fullmatch(r"collbench(\.[a-z_]+)+\.?(:[A-Za-z_.]+)?", text)}
 
 
 def test_imports_keep_the_law():
@@ -128,7 +129,7 @@ def test_imports_keep_the_law():
     for module, tree in TREES.items():
         room = room_of(module)
         imports, texts = imported(tree), named_by_text(tree)
-        for name in {name for name in imports | texts if name.startswith("bench.")}:
+        for name in {name for name in imports | texts if name.startswith("collbench.")}:
             if name in texts - imports and (room, name) in MAY_NAME:
                 continue
             if module == TABLE and re.fullmatch(rf"{TABLE}\.\w+\.package(\.\w+)?", name):
@@ -186,12 +187,12 @@ def test_no_import_cycle():
         if name in done:
             return
         for target in graph[name]:
-            if target in graph and target != "bench":
+            if target in graph and target != "collbench":
                 visit(target, (*trail, name))
         done.add(name)
 
     for name in graph:
-        if name != "bench":
+        if name != "collbench":
             visit(name, ())
 
 
@@ -199,7 +200,7 @@ def test_no_import_cycle():
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:
-    for loaded in [module for module in sys.modules if module.partition(".")[0] == "bench"]:
+    for loaded in [module for module in sys.modules if module.startswith("collbench")]:
         del sys.modules[loaded]
     importlib.import_module(name)
 """
@@ -234,7 +235,7 @@ def test_only_the_command_line_prints_and_exits():
     wrong = [
         f"{module}:{node.lineno}"
         for module, tree in TREES.items()
-        if room_of(module) != "cli" and module != "bench.__main__"
+        if room_of(module) != "cli" and module != "collbench.__main__"
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "quit"}
     ]
@@ -244,15 +245,15 @@ def test_only_the_command_line_prints_and_exits():
 def test_printed_text_goes_through_one_module():
     """This module escapes the characters that a terminal would obey, so that no verb can forget to."""
     doors = {module for module, tree in TREES.items() if "typer.echo" in ast.unparse(tree)}
-    assert doors == {"bench.cli.terminal"}
+    assert doors == {"collbench.cli.terminal"}
     printing = {module for module, path in FILES.items() if re.search(r"console\.(print|log|out)\(", path.read_text())}
-    assert printing == {"bench.report.progress"}
+    assert printing == {"collbench.report.progress"}
 
 
 def test_the_environment_is_read_in_one_place():
     # mpirun_placeholder runs in a process of its own, which loads nothing else
     reads = {module for module, path in FILES.items() if re.search(r"os\.environ|getenv", path.read_text())}
-    assert reads <= {"bench.machine.environment", "bench.launch.mpirun_placeholder"}
+    assert reads <= {"collbench.machine.environment", "collbench.launch.mpirun_placeholder"}
 
 
 def test_every_module_says_what_it_is_for():
@@ -263,7 +264,7 @@ def test_every_module_says_what_it_is_for():
 def test_nothing_is_unpickled_but_plain_data():
     """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
     users = {module for module, tree in TREES.items() if imported(tree) & {"pickle", "marshal", "shelve", "dill"}}
-    assert users == {"bench.packages.replay.importers.recordings", "bench.rank.group"}
+    assert users == {"collbench.packages.replay.importers.recordings", "collbench.rank.group"}
     for reader in (PlainData, PlainUnpickler):
         with pytest.raises(pickle.UnpicklingError):
             reader(io.BytesIO(pickle.dumps(Path))).load()
@@ -279,7 +280,7 @@ def test_no_two_classes_share_a_name():
 
 
 def test_no_verb_imports_another_verb():
-    verbs = {"bench." + verb.function.partition(":")[0] for verb in VERBS.values()}
+    verbs = {"collbench." + verb.function.partition(":")[0] for verb in VERBS.values()}
     assert {module: both for module in verbs if (both := (imported(TREES[module]) & verbs) - {module})} == {}
 
 
@@ -308,12 +309,12 @@ def resolves(name: str, modules: set[str]) -> bool:
 
 def test_dotted_names_in_texts_exist():
     """A name such as `rank.timing.CaseTimer` is a module below bench/ or a package, and a name in this module."""
-    prefixes = ["bench.", "bench.packages.", *(f"bench.packages.{package}." for package in PACKAGES)]
+    prefixes = ["collbench.", "collbench.packages.", *(f"collbench.packages.{package}." for package in PACKAGES)]
     modules = {*FILES, *(name.rpartition(".")[0] for name in FILES)}
     dead = []
     for module, path in FILES.items():
         for name in re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`", path.read_text()):
-            parts = name.removeprefix("bench.").split(".")
+            parts = name.removeprefix("collbench.").split(".")
             if parts[0] not in {*MAY_IMPORT, *PACKAGES} - {"notebook"}:
                 continue
             if not any(resolves(f"{prefix}{'.'.join(parts)}", modules) for prefix in prefixes):
@@ -388,7 +389,7 @@ def test_no_text_has_retired_words():
     pages = [page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if page.name not in NOT_PROSE]
     retired = {
         path.name: words
-        for path in [*(ROOT / "bench").rglob("*.py"), *pages]
+        for path in [*(ROOT / "bench" / "collbench").rglob("*.py"), *pages]
         for text in texts_of(path)
         if (words := [found[0] for found in RETIRED.finditer(text)])
     }
@@ -413,7 +414,14 @@ def test_no_name_is_a_retired_word():
 
 
 def test_modules_that_texts_name_exist():
-    folders = [ROOT, *{path.parent for path in FILES.values()}, ROOT / "tests", ROOT / "tools", ROOT / "proof"]
+    folders = [
+        ROOT,
+        BENCH.parent,
+        *{path.parent for path in FILES.values()},
+        ROOT / "tests",
+        ROOT / "tools",
+        ROOT / "proof",
+    ]
     pages = [*FILES.values(), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     missing = [
         f"{page.relative_to(ROOT)}: {name}"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bench.protocol.rank_context import Board, barriers
+from collbench.protocol.rank_context import Board, barriers
 
 
 def wait_all(world_size, rounds, arrive):

@@ -8,12 +8,12 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.machine import host
-from bench.packages.bimodality.analyze import launches as modes
-from bench.packages.bimodality.conclusions import Companion, LaunchFact
-from bench.packages.bimodality.report import companion_words
-from bench.report.notices import sentence
-from bench.store import folders
+from collbench.machine import host
+from collbench.packages.bimodality.analyze import launches as modes
+from collbench.packages.bimodality.conclusions import Companion, LaunchFact
+from collbench.packages.bimodality.report import companion_words
+from collbench.report.notices import sentence
+from collbench.store import folders
 
 CORES = LaunchFact.CORES
 FAMILIES = {
@@ -92,7 +92,9 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     measuring = psutil.Process(process.pid)
     while process.poll() is None:
         with contextlib.suppress(psutil.Error):
-            ranks = {child.pid for child in measuring.children(recursive=True) if "bench.rank" in str(child.cmdline())}
+            ranks = {
+                child.pid for child in measuring.children(recursive=True) if "collbench.rank" in str(child.cmdline())
+            }
             if ranks - known:  # a launch has begun: draw for the next launch
                 known |= ranks
                 time.sleep(0.3)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from bench.catalog.dtypes import DTYPES
-from bench.config import models
-from bench.model.records import Machine
-from bench.packages.bits import analyze as analysis
-from bench.packages.bits import launch as launching
-from bench.packages.bits import planning, report
-from bench.packages.bits.rank import hashes
-from bench.planning import plan as plans
-from bench.report.markdown import written
+from collbench.catalog.dtypes import DTYPES
+from collbench.config import models
+from collbench.model.records import Machine
+from collbench.packages.bits import analyze as analysis
+from collbench.packages.bits import launch as launching
+from collbench.packages.bits import planning, report
+from collbench.packages.bits.rank import hashes
+from collbench.planning import plan as plans
+from collbench.report.markdown import written
 
 CONFIG = """
 backends: [gloo]

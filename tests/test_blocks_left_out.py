@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.rank.rounds import _foreign_cpu
+from collbench.rank.rounds import _foreign_cpu
 
 CORES, TICK_S, LIMIT = 2, 0.01, 0.06
 

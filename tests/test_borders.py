@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.launch import launcher
-from bench.machine import host
-from bench.machine.processes import ProcessHandle
-from bench.store import locks
+from collbench.launch import launcher
+from collbench.machine import host
+from collbench.machine.processes import ProcessHandle
+from collbench.store import locks
 from conftest import ROOT, TINY, CommandLine
 from test_joined import free_port
 
@@ -128,18 +128,6 @@ def test_a_folder_of_somebody_else_is_named(warm):
 
 
 # ── what Python imports ──────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("path", ["{folder}", ":x"])
-def test_a_folder_named_bench_elsewhere_shadows_nothing(cli, path):
-    (cli.folder / "bench").mkdir()
-    (cli.folder / "bench" / "__init__.py").write_text("raise SystemExit('this is another bench')")
-    program = f"import sys; sys.path.append({str(ROOT)!r}); import run_bench; sys.exit(run_bench.main(['--version']))"
-    environment = cli.environment | {"PYTHONPATH": path.format(folder=cli.folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=cli.folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0 and done.stdout.startswith("collbench "), done.stderr
-
-
 def test_a_python_without_our_packages_is_named(tmp_path):
     command = [sys.executable, "-S", RUN_BENCH, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)

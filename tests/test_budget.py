@@ -6,17 +6,17 @@ import shutil
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.launch.sweep import Spent, next_launch, sweep
-from bench.launch.turns import drive
-from bench.model.errors import MpirunError
-from bench.model.records import Case, Launch, Plan
-from bench.planning.plan import expand
-from bench.report import document
-from bench.report.view import View
-from bench.stats.intervals import FEWEST_BLOCKS
-from bench.store import encoding
-from bench.store.encoding import samples_from_line as read
+from collbench.analyze.analysis import analyze
+from collbench.launch.sweep import Spent, next_launch, sweep
+from collbench.launch.turns import drive
+from collbench.model.errors import MpirunError
+from collbench.model.records import Case, Launch, Plan
+from collbench.planning.plan import expand
+from collbench.report import document
+from collbench.report.view import View
+from collbench.stats.intervals import FEWEST_BLOCKS
+from collbench.store import encoding
+from collbench.store.encoding import samples_from_line as read
 from conftest import SAMPLING, invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -117,8 +117,8 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
 
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
-    from bench.config.models import parse
-    from bench.machine import host
+    from collbench.config.models import parse
+    from collbench.machine import host
 
     plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), host.machine(), 1)
     assert plan.settings.sampling.seconds_per_case < 0.1

@@ -17,21 +17,21 @@ from torch._C._distributed_c10d import FakeWork
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.catalog import collectives
-from bench.catalog.collectives import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
-from bench.catalog.dtypes import DTYPES
-from bench.catalog.subgroups import partner
-from bench.config.models import parse
-from bench.machine import host
-from bench.model.records import Case, Settings
-from bench.planning.cases import combinations, unsupported_anywhere
-from bench.planning.footprint import buffer_bytes
-from bench.rank import timing
-from bench.rank.collectives import COLLECTIVES, Subgroup
-from bench.rank.device import Host
-from bench.rank.process_group import TorchGroup
-from bench.rank.rounds import workload_of
-from bench.rank.tensors import Arena
+from collbench.catalog import collectives
+from collbench.catalog.collectives import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
+from collbench.catalog.dtypes import DTYPES
+from collbench.catalog.subgroups import partner
+from collbench.config.models import parse
+from collbench.machine import host
+from collbench.model.records import Case, Settings
+from collbench.planning.cases import combinations, unsupported_anywhere
+from collbench.planning.footprint import buffer_bytes
+from collbench.rank import timing
+from collbench.rank.collectives import COLLECTIVES, Subgroup
+from collbench.rank.device import Host
+from collbench.rank.process_group import TorchGroup
+from collbench.rank.rounds import workload_of
+from collbench.rank.tensors import Arena
 from conftest import SAMPLING
 
 EVERYTHING = f"""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.machine import host
+from collbench.machine import host
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
-from bench.protocol import channel, messages
+from collbench.protocol import channel, messages
 
 KEY = b"k" * 32
 

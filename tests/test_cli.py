@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 
-from bench.cli.output import folder_name
-from bench.store import folders
+from collbench.cli.output import folder_name
+from collbench.store import folders
 from conftest import ROOT, TINY
 
 
@@ -34,10 +34,10 @@ def example(warm):
 )
 def test_light_verbs_load_nothing_heavy(cli, verb):
     cli.config()
-    code = f"import sys; sys.argv = ['run_bench.py', *{verb!r}]; import run_bench\n"
-    code += "assert run_bench.main() == 0\n"
+    code = f"import sys; sys.argv = ['run_bench.py', *{verb!r}]; from collbench.__main__ import main\n"
+    code += "assert main() == 0\n"
     code += "heavy = {'torch', 'pandas', 'matplotlib', 'scipy'} & set(sys.modules); assert not heavy, heavy"
-    environment = {**cli.environment, "PYTHONPATH": str(ROOT)}
+    environment = {**cli.environment, "PYTHONPATH": str(ROOT / "bench")}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -75,7 +75,7 @@ def test_an_error_that_nobody_expected_exits_with_70_and_keeps_its_traceback(war
     one_line(warm("list"), 70, "EOFError")
 
 
-@pytest.mark.parametrize("module", ["bench.cli", "bench.cli.look"])
+@pytest.mark.parametrize("module", ["collbench.cli", "collbench.cli.look"])
 def test_ctrl_c_while_packages_are_loaded_exits_with_130_and_says_nothing(cli, module):
     """The import of the module raises KeyboardInterrupt."""
     code = (
@@ -84,9 +84,9 @@ def test_ctrl_c_while_packages_are_loaded_exits_with_130_and_says_nothing(cli, m
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}: raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Finder())\n"
-        "import run_bench; sys.exit(run_bench.main(['list']))\n"
+        "from collbench.__main__ import main; sys.exit(main(['list']))\n"
     )
-    environment = {**cli.environment, "PYTHONPATH": str(ROOT)}
+    environment = {**cli.environment, "PYTHONPATH": str(ROOT / "bench")}
     done = subprocess.run([sys.executable, "-c", code], cwd=cli.folder, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import diagnose
-from bench.analyze.sessions import Clocks
-from bench.analyze.summaries import summarize
-from bench.launch.launcher import Launcher
-from bench.launch.ranks import NO_LOG
-from bench.model.records import Case
 from clock_ranks import move_clock
+from collbench.analyze.analysis import diagnose
+from collbench.analyze.sessions import Clocks
+from collbench.analyze.summaries import summarize
+from collbench.launch.launcher import Launcher
+from collbench.launch.ranks import NO_LOG
+from collbench.model.records import Case
 from conftest import invented_run, samples
 from proof.rig import Rig
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from bench.analyze.comparability import GROUPS, differences, group_of
-from bench.machine import gpus
-from bench.model.facts import GpuFacts, HostFacts, LaunchFacts, RankFacts
-from bench.report import listings, wording
-from bench.store import folders
+from collbench.analyze.comparability import GROUPS, differences, group_of
+from collbench.machine import gpus
+from collbench.model.facts import GpuFacts, HostFacts, LaunchFacts, RankFacts
+from collbench.report import listings, wording
+from collbench.store import folders
 from conftest import ROOT
 from proof import links
 

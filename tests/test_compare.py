@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.analyze import noise
-from bench.analyze.analysis import analyze
-from bench.analyze.compare import compare, compare_runs
-from bench.catalog.collectives import OPERATIONS
-from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
-from bench.model.conclusions import Interval, Stall, Summary
-from bench.model.divisions import Splits
-from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import ComparisonNotice, SkipNotice, VerdictNotice, notice
-from bench.model.records import Case, Failure, Fault, Skip
-from bench.packages.training.synchronisation import Strategy
-from bench.report import comparison
-from bench.report.labels import on_both_sides
-from bench.report.notices import sentence, sentences
-from bench.report.wording import absence
-from bench.stats.intervals import launch_interval
+from collbench.analyze import noise
+from collbench.analyze.analysis import analyze
+from collbench.analyze.compare import compare, compare_runs
+from collbench.catalog.collectives import OPERATIONS
+from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
+from collbench.model.conclusions import Interval, Stall, Summary
+from collbench.model.divisions import Splits
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.notices import ComparisonNotice, SkipNotice, VerdictNotice, notice
+from collbench.model.records import Case, Failure, Fault, Skip
+from collbench.packages.training.synchronisation import Strategy
+from collbench.report import comparison
+from collbench.report.labels import on_both_sides
+from collbench.report.notices import sentence, sentences
+from collbench.report.wording import absence
+from collbench.stats.intervals import launch_interval
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)

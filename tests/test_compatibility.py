@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from bench.analyze.sessions import by_host, differences, facts_of, hosts, places_of
-from bench.launch import compatibility
-from bench.launch.job import JobRank
-from bench.model.errors import JobError
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case
+from collbench.analyze.sessions import by_host, differences, facts_of, hosts, places_of
+from collbench.launch import compatibility
+from collbench.launch.job import JobRank
+from collbench.model.errors import JobError
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case
 from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 4, "float32", 4096)

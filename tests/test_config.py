@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.config.models import load, parse
-from bench.model.errors import ConfigError
+from collbench.config.models import load, parse
+from collbench.model.errors import ConfigError
 from conftest import ROOT
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import create_model
 
-from bench.config import models
-from bench.config.fields import Strict, fields_of
-from bench.packages.gate import config as expected
+from collbench.config import models
+from collbench.config.fields import Strict, fields_of
+from collbench.packages.gate import config as expected
 from tools import configuration_page as page
 
 SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]

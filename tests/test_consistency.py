@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.analyze import consistency
-from bench.model.conclusions import Interval, Summary
-from bench.model.records import Case
-from bench.report.notices import sentence
-from bench.stats import intervals
+from collbench.analyze import consistency
+from collbench.model.conclusions import Interval, Summary
+from collbench.model.records import Case
+from collbench.report.notices import sentence
+from collbench.stats import intervals
 
 KIB = 1024
 

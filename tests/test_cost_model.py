@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from bench.analyze import cost_model
-from bench.analyze.analysis import analyze
-from bench.analyze.cost_model import gpu_rate, infiniband_rate
-from bench.model.conclusions import Bound, Interval, Summary
-from bench.model.notices import FindingNotice
-from bench.model.records import Case
-from bench.report.notices import sentences
-from bench.stats import intervals
+from collbench.analyze import cost_model
+from collbench.analyze.analysis import analyze
+from collbench.analyze.cost_model import gpu_rate, infiniband_rate
+from collbench.model.conclusions import Bound, Interval, Summary
+from collbench.model.notices import FindingNotice
+from collbench.model.records import Case
+from collbench.report.notices import sentences
+from collbench.stats import intervals
 from conftest import invented_run, samples
 
 SIZES = [64 * 2**k for k in range(20)]

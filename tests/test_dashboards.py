@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bench.analyze.analysis import analyze
-from bench.model.records import Case, Failure
-from bench.packages.interop.report import dashboards
-from bench.report.openmetrics import END, gauge
-from bench.report.view import View
-from bench.store import folders
+from collbench.analyze.analysis import analyze
+from collbench.model.records import Case, Failure
+from collbench.packages.interop.report import dashboards
+from collbench.report.openmetrics import END, gauge
+from collbench.report.view import View
+from collbench.store import folders
 from conftest import ROOT, invented_run, samples
 from test_report import misfits
 

@@ -5,14 +5,14 @@ The device is simulated, so that each of these can be tested to the nanosecond; 
 
 import pytest
 
-from bench.model.records import Case
-from bench.packages.replay.rank import make_step, marks_on
-from bench.packages.replay.replayed_calls import ReplayedCall
-from bench.packages.training.rank.synchronisers import Stopwatch
-from bench.rank.collectives import rest
-from bench.rank.device import Host, cycles_a_ns
-from bench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
-from bench.rank.workload import Workload
+from collbench.model.records import Case
+from collbench.packages.replay.rank import make_step, marks_on
+from collbench.packages.replay.replayed_calls import ReplayedCall
+from collbench.packages.training.rank.synchronisers import Stopwatch
+from collbench.rank.collectives import rest
+from collbench.rank.device import Host, cycles_a_ns
+from collbench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
+from collbench.rank.workload import Workload
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US

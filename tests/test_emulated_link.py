@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 import torch
 
-from bench.packages.training.rank.transport import EmulatedLink
-from bench.packages.training.step_records import Link
+from collbench.packages.training.rank.transport import EmulatedLink
+from collbench.packages.training.step_records import Link
 
 
 def test_calls_go_over_the_link_one_after_the_other(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from bench.machine import host
-from bench.packages.training.catalog.equivalence import (
+from collbench.machine import host
+from collbench.packages.training.catalog.equivalence import (
     TRIALS,
     Proof,
     Training,
@@ -21,9 +21,9 @@ from bench.packages.training.catalog.equivalence import (
     fell,
     verdict,
 )
-from bench.packages.training.cli import equivalence
-from bench.packages.training.cli.equivalence import run_trials
-from bench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
+from collbench.packages.training.cli import equivalence
+from collbench.packages.training.cli.equivalence import run_trials
+from collbench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")

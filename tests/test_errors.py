@@ -5,8 +5,8 @@ import unicodedata
 
 import pytest
 
-from bench.cli.app import VERBS
-from bench.store import folders
+from collbench.cli.app import VERBS
+from collbench.store import folders
 from conftest import ROOT
 from test_cli import one_line
 

@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.sessions import Place
-from bench.model.conclusions import Interval, Summary
-from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import notice
-from bench.model.records import Case, Failure, Variables
-from bench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
-from bench.packages.gate.conclusions import Check, CheckedTable, GateNotice
-from bench.packages.gate.config import load, parse
-from bench.packages.gate.report import tables
-from bench.report.markdown import written
+from collbench.analyze.sessions import Place
+from collbench.model.conclusions import Interval, Summary
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.notices import notice
+from collbench.model.records import Case, Failure, Variables
+from collbench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
+from collbench.packages.gate.conclusions import Check, CheckedTable, GateNotice
+from collbench.packages.gate.config import load, parse
+from collbench.packages.gate.report import tables
+from collbench.report.markdown import written
 from conftest import ROOT
 
 LINE = "operation: all_reduce, backend: gloo, world_size: 2, size: 1GB, busbw: 10 GB/s"

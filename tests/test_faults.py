@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.model.records import Case, Fault
-from bench.rank import workload
-from bench.report.notices import sentences
+from collbench.model.records import Case, Fault
+from collbench.rank import workload
+from collbench.report.notices import sentences
 from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 

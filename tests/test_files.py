@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from bench.launch import doctor
-from bench.machine import environment, limits
+from collbench.launch import doctor
+from collbench.machine import environment, limits
 from conftest import ROOT
 
 # In a process of its own: a hard limit that was lowered cannot be raised again.
 LIMITED = """
 import resource
-from bench.machine import environment, limits
+from collbench.machine import environment, limits
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 said = next(limits.limits())
 environment.prepare_process()

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.catalog import subgroups
-from bench.model.records import Case, Settings
-from bench.packages.training.synchronisation import StepOptions, Strategy, with_strategy
-from bench.planning import footprint
-from bench.stats import intervals
+from collbench.catalog import subgroups
+from collbench.model.records import Case, Settings
+from collbench.packages.training.synchronisation import StepOptions, Strategy, with_strategy
+from collbench.planning import footprint
+from collbench.stats import intervals
 from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
 

@@ -13,12 +13,12 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bench.model.notices import notice
-from bench.packages.gate.analyze import nodes as gate
-from bench.packages.gate.conclusions import GateNotice
-from bench.packages.gate.report.nodes import as_json, gate_document, metrics
-from bench.report.markdown import written
-from bench.report.notices import sentence
+from collbench.model.notices import notice
+from collbench.packages.gate.analyze import nodes as gate
+from collbench.packages.gate.conclusions import GateNotice
+from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
+from collbench.report.markdown import written
+from collbench.report.notices import sentence
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet

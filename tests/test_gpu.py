@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from bench.catalog.collectives import CALLS
-from bench.catalog.dtypes import DTYPES
-from bench.machine import host
+from collbench.catalog.collectives import CALLS
+from collbench.catalog.dtypes import DTYPES
+from collbench.machine import host
 from tools import gpu_check
 
 MACHINE = host.machine()

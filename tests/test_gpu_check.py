@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case
-from bench.planning.cases import unsupported_here
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case
+from collbench.planning.cases import unsupported_here
 from simulated_device import SimulatedDevice
 from tools import gpu_check
 from tools.gpu_check import Rig, checked

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.machine import gpus, host
-from bench.model.notices import SkipNotice, notice
-from bench.report.notices import sentence
+from collbench.machine import gpus, host
+from collbench.model.notices import SkipNotice, notice
+from collbench.report.notices import sentence
 
 
 class FakeNvml:

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from bench.catalog.backends import BACKENDS
-from bench.launch import mpirun
-from bench.machine import host
-from bench.model.notices import SkipNotice
-from bench.model.records import Variables
-from bench.report.notices import sentence
+from collbench.catalog.backends import BACKENDS
+from collbench.launch import mpirun
+from collbench.machine import host
+from collbench.model.notices import SkipNotice
+from collbench.model.records import Variables
+from collbench.report.notices import sentence
 from conftest import ROOT
 
 REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
@@ -83,7 +83,7 @@ def test_without_torch_there_is_no_backend():
 
 
 def test_describing_the_machine_loads_no_mpi():
-    code = "import sys; from bench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
+    code = "import sys; from collbench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze.analysis import diagnose
-from bench.analyze.summaries import summarize
-from bench.model.errors import ForeignError
-from bench.model.notices import notice
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, read_source
-from bench.report.notices import sentences
+from collbench.analyze.analysis import diagnose
+from collbench.analyze.summaries import summarize
+from collbench.model.errors import ForeignError
+from collbench.model.notices import notice
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import assembly, nccl_tests
+from collbench.packages.interop.importers.readings import Options, read_source
+from collbench.report.notices import sentences
 from conftest import invented_run
 
 

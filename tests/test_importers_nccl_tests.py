@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze.analysis import analyze
-from bench.model.errors import ForeignError
-from bench.model.notices import notice
-from bench.model.records import Case
-from bench.packages.interop.cli.import_ import FORMATS_HELP
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, Source, read_source
-from bench.packages.interop.report.nccl_tests import document
-from bench.report.notices import sentences
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.model.errors import ForeignError
+from collbench.model.notices import notice
+from collbench.model.records import Case
+from collbench.packages.interop.cli.import_ import FORMATS_HELP
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import assembly, nccl_tests
+from collbench.packages.interop.importers.readings import Options, Source, read_source
+from collbench.packages.interop.report.nccl_tests import document
+from collbench.report.notices import sentences
+from collbench.report.view import View
 from conftest import invented_run, samples
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"

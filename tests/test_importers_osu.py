@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.catalog import collectives
-from bench.model.errors import ForeignError
-from bench.model.notices import notice
-from bench.model.records import Case
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers import osu
-from bench.packages.interop.importers.logs import LONGEST_LINE
-from bench.packages.interop.importers.readings import Options, Source, read_source
+from collbench.catalog import collectives
+from collbench.model.errors import ForeignError
+from collbench.model.notices import notice
+from collbench.model.records import Case
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import osu
+from collbench.packages.interop.importers.logs import LONGEST_LINE
+from collbench.packages.interop.importers.readings import Options, Source, read_source
 from conftest import ended_after
 
 

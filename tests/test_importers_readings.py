@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.model.errors import ForeignError
-from bench.packages.interop.importers import readings
-from bench.packages.interop.importers.readings import operation_in, read_source
+from collbench.model.errors import ForeignError
+from collbench.packages.interop.importers import readings
+from collbench.packages.interop.importers.readings import operation_in, read_source
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze import compare
-from bench.analyze.analysis import analyze
-from bench.analyze.summaries import headlines, summarize
-from bench.model.records import Aggregate, Case, Run, Samples
-from bench.packages.gate.analyze import tables
-from bench.packages.gate.config import Expectation, Expectations
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, read_source
-from bench.report import document
-from bench.report.markdown import written
-from bench.report.view import View
+from collbench.analyze import compare
+from collbench.analyze.analysis import analyze
+from collbench.analyze.summaries import headlines, summarize
+from collbench.model.records import Aggregate, Case, Run, Samples
+from collbench.packages.gate.analyze import tables
+from collbench.packages.gate.config import Expectation, Expectations
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import assembly, nccl_tests
+from collbench.packages.interop.importers.readings import Options, read_source
+from collbench.report import document
+from collbench.report.markdown import written
+from collbench.report.view import View
 from conftest import invented_run
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from bench.launch.turns import drive
-from bench.machine import interrupts
+from collbench.launch.turns import drive
+from collbench.machine import interrupts
 
 
 @pytest.fixture(autouse=True)

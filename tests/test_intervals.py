@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.stats import intervals
+from collbench.stats import intervals
 
 TRIALS = 1500
 BLOCKS, EACH = 5, 20

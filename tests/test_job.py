@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.launch.job import detect, first_host, unused_allocation
-from bench.model.errors import JobError
+from collbench.launch.job import detect, first_host, unused_allocation
+from collbench.model.errors import JobError
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",

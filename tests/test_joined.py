@@ -20,13 +20,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.analyze.sessions import hosts
-from bench.cli.plan import launch_file_for
-from bench.machine import host
-from bench.protocol import channel
-from bench.report.launch_files import LauncherName
-from bench.report.notices import sentence
-from bench.store import folders
+from collbench.analyze.sessions import hosts
+from collbench.cli.plan import launch_file_for
+from collbench.machine import host
+from collbench.protocol import channel
+from collbench.report.launch_files import LauncherName
+from collbench.report.notices import sentence
+from collbench.store import folders
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
@@ -37,7 +37,7 @@ SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
 PATIENCE_S = 240
-# The message if mpirun's daemon has lost count of the ranks, as can happen on a busy machine (bench/rank/mpi.py).
+# The message if mpirun's daemon has lost count of the ranks, as can happen on a busy machine (`rank.mpi`).
 LOST = "a rank of MPI was lost, and mpirun does not replace it"
 RUN_BENCH = str(ROOT / "run_bench.py")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

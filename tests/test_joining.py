@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from bench.machine import host
-from bench.model.records import Case
-from bench.packages.joining.analyze import facts, notices
-from bench.rank import torch_names
-from bench.report.notices import sentences
+from collbench.machine import host
+from collbench.model.records import Case
+from collbench.packages.joining.analyze import facts, notices
+from collbench.rank import torch_names
+from collbench.report.notices import sentences
 from conftest import invented_run, samples
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from bench.catalog import splits
-from bench.catalog.collectives import usual
-from bench.model.conclusions import Summary
-from bench.model.divisions import Division, Splits
-from bench.model.records import OPTIONS, Case, Variables
-from bench.report import labels, tables
+from collbench.catalog import splits
+from collbench.catalog.collectives import usual
+from collbench.model.conclusions import Summary
+from collbench.model.divisions import Division, Splits
+from collbench.model.records import OPTIONS, Case, Variables
+from collbench.report import labels, tables
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 # A value other than the default, for each type, and for options that take certain values only.

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from bench.cli.plan import wanted
-from bench.config import models as configuration
-from bench.config import names
-from bench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName, launch_file
+from collbench.cli.plan import wanted
+from collbench.config import models as configuration
+from collbench.config import names
+from collbench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
-from bench.machine import host, interrupts
-from bench.model.errors import RankError
-from bench.store import locks
+from collbench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
+from collbench.machine import host, interrupts
+from collbench.model.errors import RankError
+from collbench.store import locks
 from conftest import ROOT, fork_servers
 from test_measure import assert_nothing_left
 
@@ -48,8 +48,8 @@ INTERRUPTED = """
 import os, signal, sys
 from multiprocessing import forkserver
 import psutil
-from bench.launch.launcher import Launcher
-from bench.machine import interrupts
+from collbench.launch.launcher import Launcher
+from collbench.machine import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if {ours}:
     interrupts.answer(signal.SIGINT)
@@ -76,7 +76,7 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cl
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short, because the path of a socket has a limit
         done = subprocess.run(
             [sys.executable, "-c", INTERRUPTED.format(first=first, ours=ours)], cwd=cli.folder,
-            env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
+            env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT / "bench")},
             capture_output=True, text=True, timeout=240,
         )  # fmt: skip
         assert (done.stdout, done.stderr) == ("interrupted 1\n", "")  # multiprocessing's own resource tracker
@@ -110,7 +110,7 @@ def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path, monkeypatch):
 
 def test_the_fork_server_loads_what_a_rank_needs():
     """Otherwise each rank of each launch would load torch for itself, in seconds."""
-    program = "import sys, bench.rank.preload; print({'torch', 'numpy', 'bench.rank.main'} <= {*sys.modules})"
+    program = "import sys, collbench.rank.preload; print({'torch', 'numpy', 'collbench.rank.main'} <= {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
@@ -118,8 +118,8 @@ def test_the_fork_server_loads_what_a_rank_needs():
 STOPPED_HELPER = """
 import signal
 import psutil
-from bench.launch import launcher
-from bench.machine import environment
+from collbench.launch import launcher
+from collbench.machine import environment
 environment.prepare_process()
 with launcher.Launcher() as started:
     started._running_server()

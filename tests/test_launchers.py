@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from bench.report.launch_files import LauncherName
+from collbench.report.launch_files import LauncherName
 from conftest import ROOT, TINY
 from proof import slurm
 from test_faults import wait_for_samples

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from bench.machine import host
+from collbench.machine import host
 from conftest import ROOT
 from proof import links
 from proof.rig import Rig
@@ -113,7 +113,7 @@ def test_nothing_is_left_after_an_error(link, error):
 def test_namespaces_of_a_killed_process_are_removed_by_the_next_process():
     code = "import time; from proof import links\n"
     code += "with links.delayed_pair(0) as network: print(*network.namespaces, flush=True); time.sleep(60)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as process:
         names = process.stdout.readline().split()
         (relay,) = psutil.Process(process.pid).children()

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.analyze.summaries import headlines
-from bench.launch import sweep, turns
-from bench.model.records import Case, Launch, Plan, Settings
-from bench.planning.plan import launch_s
-from bench.report.live import LiveTable
-from bench.report.progress import CaseProgress, TimeLeft
-from bench.store.encoding import SampleLine, samples_to_line
+from collbench.analyze.summaries import headlines
+from collbench.launch import sweep, turns
+from collbench.model.records import Case, Launch, Plan, Settings
+from collbench.planning.plan import launch_s
+from collbench.report.live import LiveTable
+from collbench.report.progress import CaseProgress, TimeLeft
+from collbench.store.encoding import SampleLine, samples_to_line
 from conftest import SAMPLING, invented_run, samples
 
 SIZES = (1024, 65536, 2**20)

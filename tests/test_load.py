@@ -6,8 +6,8 @@ import time
 import psutil
 import pytest
 
-from bench.machine import host
-from bench.store import folders
+from collbench.machine import host
+from collbench.store import folders
 
 CONFIG = """
 backends: [gloo]

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.launcher import RendezvousFolder, remove_abandoned
-from bench.model.errors import StoreError
-from bench.store import folders, locks
-from bench.store.folders import Journal
+from collbench.launch.launcher import RendezvousFolder, remove_abandoned
+from collbench.model.errors import StoreError
+from collbench.store import folders, locks
+from collbench.store.folders import Journal
 from conftest import TINY
 
 

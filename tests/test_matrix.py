@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.analyze import links
-from bench.catalog.collectives import cycle
-from bench.catalog.subgroups import rounds
-from bench.model.notices import DiagnosisNotice
-from bench.model.records import Case, Timings
+from collbench.analyze import links
+from collbench.catalog.collectives import cycle
+from collbench.catalog.subgroups import rounds
+from collbench.model.notices import DiagnosisNotice
+from collbench.model.records import Case, Timings
 from conftest import invented_run, samples
 
 

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.store import folders
+from collbench.store import folders
 from conftest import ROOT, CommandLine
 
 
@@ -77,11 +77,15 @@ def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(watched):
 def test_a_run_works_from_any_folder_and_the_parent_loads_no_torch(watched):
     cli, _ = watched
     assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
-    code = "import sys; sys.argv=['x','report','--no-plots']; import run_bench\nrun_bench.main()\n"
+    code = "import sys; sys.argv=['x','report','--no-plots']; from collbench.__main__ import main\nmain()\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     command = [sys.executable, "-c", code]
     subprocess.run(
-        command, cwd=cli.folder, env={**cli.environment, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
+        command,
+        cwd=cli.folder,
+        env={**cli.environment, "PYTHONPATH": str(ROOT / "bench")},
+        check=True,
+        capture_output=True,
     )
 
 
@@ -89,12 +93,12 @@ def test_a_run_works_from_any_folder_and_the_parent_loads_no_torch(watched):
 def test_ranks_do_not_run_the_program_that_measures(cli, from_stdin):
     """A program without a guard for `__main__` once ran again in each rank, and one on stdin made every case fail."""
     words = ["run", cli.config(), "--output", "mine", "--no-plots", "--quiet"]
-    program = f"from bench.cli import call\nprint('code', call({words!r}))\n"
+    program = f"from collbench.cli import call\nprint('code', call({words!r}))\n"
     (cli.folder / "program.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "-" if from_stdin else "program.py"],
         cwd=cli.folder,
-        env={**cli.environment, "PYTHONPATH": str(ROOT)},
+        env={**cli.environment, "PYTHONPATH": str(ROOT / "bench")},
         input=program,
         capture_output=True,
         text=True,
@@ -130,7 +134,7 @@ def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_prints_nothin
     code = (
         "import os, sys\n"
         "from multiprocessing import forkserver\n"
-        "from bench.launch.launcher import FIRST, LAST\n"
+        "from collbench.launch.launcher import FIRST, LAST\n"
         "forkserver.set_forkserver_preload([FIRST, LAST])\n"
         "for sent in (b'', b'\\x80\\x05N.no pickle of a process'):\n"
         "    status, orders = forkserver.connect_to_new_process([])\n"

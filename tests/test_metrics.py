@@ -10,18 +10,18 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.catalog.backends import unsupported_by_backend
-from bench.catalog.metrics import METRICS
-from bench.config.models import parse
-from bench.machine import host
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case, Machine
-from bench.planning.cases import unsupported_here
-from bench.planning.footprint import calls_between_refills, pool_slots
-from bench.planning.plan import expand
-from bench.rank.timing import PREPARE
-from bench.report.labels import label, title, variety
-from bench.report.notices import sentence
+from collbench.catalog.backends import unsupported_by_backend
+from collbench.catalog.metrics import METRICS
+from collbench.config.models import parse
+from collbench.machine import host
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case, Machine
+from collbench.planning.cases import unsupported_here
+from collbench.planning.footprint import calls_between_refills, pool_slots
+from collbench.planning.plan import expand
+from collbench.rank.timing import PREPARE
+from collbench.report.labels import label, title, variety
+from collbench.report.notices import sentence
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 

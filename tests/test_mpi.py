@@ -12,25 +12,25 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from bench.analyze.summaries import summarize
-from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
-from bench.catalog.collectives import CALLS
-from bench.config.models import parse
-from bench.launch import mpirun
-from bench.launch.launcher import LOCK, PREFIX
-from bench.launch.mpirun import MEMORY, MpiLauncher
-from bench.launch.sweep import Silent, sweep
-from bench.launch.turns import drive
-from bench.machine import host, network
-from bench.model.errors import MpirunError
-from bench.model.records import Case
-from bench.packages.training.synchronisation import strategy_in
-from bench.planning import plan as planning
-from bench.rank import mpi as rank_mpi
-from bench.rank.collectives import COLLECTIVES
-from bench.report import document
-from bench.report.notices import sentence
-from bench.store.encoding import SampleLine
+from collbench.analyze.summaries import summarize
+from collbench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from collbench.catalog.collectives import CALLS
+from collbench.config.models import parse
+from collbench.launch import mpirun
+from collbench.launch.launcher import LOCK, PREFIX
+from collbench.launch.mpirun import MEMORY, MpiLauncher
+from collbench.launch.sweep import Silent, sweep
+from collbench.launch.turns import drive
+from collbench.machine import host, network
+from collbench.model.errors import MpirunError
+from collbench.model.records import Case
+from collbench.packages.training.synchronisation import strategy_in
+from collbench.planning import plan as planning
+from collbench.rank import mpi as rank_mpi
+from collbench.rank.collectives import COLLECTIVES
+from collbench.report import document
+from collbench.report.notices import sentence
+from collbench.store.encoding import SampleLine
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
 from proof.rig import Rig
 from test_faults import MANY, wait_for_samples

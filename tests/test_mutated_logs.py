@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.model.errors import ForeignError
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.interop.importers import assembly, nccl_tests, osu
-from bench.packages.interop.importers.readings import Options, Source
+from collbench.model.errors import ForeignError
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import assembly, nccl_tests, osu
+from collbench.packages.interop.importers.readings import Options, Source
 
 SEEDS = 1000
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "reference" / "nccl-tests"

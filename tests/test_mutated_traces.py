@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from bench.model.errors import ForeignError
-from bench.packages.replay import importers as traces
-from bench.packages.replay.analyze.recorded import recorded_job
-from bench.packages.replay.report import recorded_sentence
+from collbench.model.errors import ForeignError
+from collbench.packages.replay import importers as traces
+from collbench.packages.replay.analyze.recorded import recorded_job
+from collbench.packages.replay.report import recorded_sentence
 
 SEEDS = 200
 # Names of kernels: of a known library, and of unknown ones whose names have a collective, or nothing.

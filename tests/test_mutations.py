@@ -6,8 +6,8 @@
 import pytest
 
 import mutations
-from bench.machine import host
-from bench.store import facts
+from collbench.machine import host
+from collbench.store import facts
 
 FEW = 12
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.machine.nccl_log import Choice, choices, transports
+from collbench.machine.nccl_log import Choice, choices, transports
 
 HEAD = "node-1:2041:2113 [0] NCCL INFO "
 RECENT = "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"

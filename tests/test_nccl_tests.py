@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.analyze.analysis import analyze
-from bench.catalog.collectives import CALLS, OPERATIONS
-from bench.model.divisions import Division
-from bench.model.records import Case, Failure, Samples
-from bench.packages.interop.report import nccl_files, nccl_tests
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.catalog.collectives import CALLS, OPERATIONS
+from collbench.model.divisions import Division
+from collbench.model.records import Case, Failure, Samples
+from collbench.packages.interop.report import nccl_files, nccl_tests
+from collbench.report.view import View
 from conftest import invented_run, samples
 
 # As in the output of nccl-tests 2.19.

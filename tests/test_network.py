@@ -10,10 +10,10 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from bench.launch import coordinator
-from bench.launch.job import JobRank
-from bench.machine import network
-from bench.model.errors import JobError
+from collbench.launch import coordinator
+from collbench.launch.job import JobRank
+from collbench.machine import network
+from collbench.model.errors import JobError
 from conftest import interface_bound_to
 
 

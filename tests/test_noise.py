@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.analysis import analyze
-from bench.analyze.between_run import between_run_scatter, smallest_changes
-from bench.analyze.noise import entry_of
-from bench.analyze.sessions import machine_of_sessions
-from bench.config import models
-from bench.machine import environment, host
-from bench.model.errors import StoreError
-from bench.model.records import Case, Fault
-from bench.planning import plan
-from bench.store import ledger
-from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
+from collbench.analyze.analysis import analyze
+from collbench.analyze.between_run import between_run_scatter, smallest_changes
+from collbench.analyze.noise import entry_of
+from collbench.analyze.sessions import machine_of_sessions
+from collbench.config import models
+from collbench.machine import environment, host
+from collbench.model.errors import StoreError
+from collbench.model.records import Case, Fault
+from collbench.planning import plan
+from collbench.store import ledger
+from collbench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import ROOT, SAMPLING, invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
@@ -146,11 +146,16 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path, monkeypatch):
     smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
     here = machine_of_sessions([{"host": host.facts()}], plan.expand(smoke, host.machine(), 1).settings.sampling)
     ledger.append(tmp_path / "results", entry(1, machine=here))
-    code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
+    code = (
+        "import sys; from collbench.__main__ import main; assert main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
+    )
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": str(ROOT / "bench")},
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "two runs like this can typically detect changes of more than" in done.stdout

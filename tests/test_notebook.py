@@ -9,7 +9,7 @@ import shutil
 
 import matplotlib.pyplot as plt
 
-from bench.notebook import load_run
+from collbench.notebook import load_run
 from conftest import ROOT
 
 NOTEBOOK = ROOT / "examples/notebook.ipynb"

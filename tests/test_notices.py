@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from bench.catalog.registry import PACKAGES
-from bench.model.errors import StoreError
-from bench.model.notices import CaseNotice, Notice, NoticeKind, RunNotice, SkipNotice, kind_named, notice
-from bench.packages.replay.replayed_calls import ChangeNotice, Replay
-from bench.report import notices
-from bench.report.notices import sentence
-from bench.store import encoding
+from collbench.catalog.registry import PACKAGES
+from collbench.model.errors import StoreError
+from collbench.model.notices import CaseNotice, Notice, NoticeKind, RunNotice, SkipNotice, kind_named, notice
+from collbench.packages.replay.replayed_calls import ChangeNotice, Replay
+from collbench.report import notices
+from collbench.report.notices import sentence
+from collbench.store import encoding
 from conftest import ROOT
 from tools import errors_page, notices_page
 
-SOURCES = sorted((ROOT / "bench").rglob("*.py"))
+SOURCES = sorted((ROOT / "bench" / "collbench").rglob("*.py"))
 # Set of kinds → the value that its notices get later than the other values.
 LATER = {"ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
 # Format of values that may be missing: nothing is printed then.
@@ -109,7 +109,7 @@ def test_notices_in_words():
 
 # Without the kinds of packages loaded: read the notices of an import in a manifest, and a name of no kind.
 READ = """
-from bench.store.facts import notices_of
+from collbench.store.facts import notices_of
 def read(kind):
     return notices_of({"imported": {"notices": [{"kind": kind, "values": {"rows": 2}}]}})
 print(*((found.kind, found.values) for found in read("size-0")))
@@ -212,7 +212,7 @@ def test_nothing_looks_for_a_phrase_that_the_code_wrote():
         for path in SOURCES
         if FOREIGN.isdisjoint(path.parts)
         for line, text in phrases(ast.parse(path.read_text()), named)
-        if (str(path.relative_to(ROOT / "bench")), text) not in ALLOWED
+        if (str(path.relative_to(ROOT / "bench" / "collbench")), text) not in ALLOWED
     ]
     assert places == []
     for code in ("'budget is' in text", "note.startswith(NOTE)", "label.split(' · ')", "why == 'no gain shown'"):

@@ -8,19 +8,19 @@ import re
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.analyze.compare import compare
-from bench.analyze.noise import entry_of
-from bench.analyze.summaries import headlines
-from bench.analyze.trend import trend
-from bench.model.records import Case
-from bench.model.units import format_rate, format_seconds
-from bench.packages.interop.report import nccl_tests
-from bench.packages.training.report import cs336
-from bench.report import document, junit, machine_format, tables
-from bench.report.markdown import written
-from bench.report.plots import ranks_and_time, sizes
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.analyze.compare import compare
+from collbench.analyze.noise import entry_of
+from collbench.analyze.summaries import headlines
+from collbench.analyze.trend import trend
+from collbench.model.records import Case
+from collbench.model.units import format_rate, format_seconds
+from collbench.packages.interop.report import nccl_tests
+from collbench.packages.training.report import cs336
+from collbench.report import document, junit, machine_format, tables
+from collbench.report.markdown import written
+from collbench.report.plots import ranks_and_time, sizes
+from collbench.report.view import View
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6)]

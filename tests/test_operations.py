@@ -6,18 +6,27 @@ import itertools
 
 import pytest
 
-from bench.catalog import splits, subgroups
-from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
-from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.config.models import load, parse
-from bench.machine import host
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case
-from bench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
-from bench.protocol import messages
-from bench.rank.collectives import COLLECTIVES, Subgroup
-from bench.report.notices import sentence
+from collbench.catalog import splits, subgroups
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import (
+    ALIGNMENT,
+    CALLS,
+    OPERATIONS,
+    busbw,
+    cycle,
+    placement,
+    ranks_together,
+    room_bytes,
+)
+from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
+from collbench.config.models import load, parse
+from collbench.machine import host
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case
+from collbench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
+from collbench.protocol import messages
+from collbench.rank.collectives import COLLECTIVES, Subgroup
+from collbench.report.notices import sentence
 from conftest import ROOT
 
 EVERYTHING = f"""

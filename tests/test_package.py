@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.machine import host
-from bench.store import folders
+from collbench import __version__
+from collbench.machine import host
+from collbench.store import folders
 from conftest import ROOT, TINY, quiet_copy
 
 
@@ -35,13 +36,13 @@ def wheel(tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = {f"bench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py")}
-    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "bench/report/launch_templates").iterdir()}
-    pages = {f"bench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md") if "example" not in path.parts}
-    single = {"run_bench.py", "bench/py.typed"}
-    assert shipped | modules | templates | pages | single <= names
-    assert not {name for name in names if name.startswith(("tests", "results", "plots", "docs"))}
+    package = ROOT / "bench" / "collbench"
+    shipped = {f"collbench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
+    files = [*package.rglob("*.py"), *(package / "report/launch_templates").iterdir(), package / "py.typed"]
+    modules = {str(path.relative_to(package.parent)) for path in files}
+    pages = {f"collbench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
+    assert shipped | modules | {page for page in pages if "/example/" not in page} <= names
+    assert {name.partition("/")[0] for name in names} == {"collbench", f"collbench-{__version__}.dist-info"}
 
 
 @pytest.mark.slow
@@ -70,9 +71,9 @@ def test_an_installed_collbench_measures_in_another_folder(wheel, tmp_path):
     page = (run / "report.html").read_text()
     assert "bus bandwidth" in page and "data:image/" in page
     assert str(place) in collbench("list", "configs").stdout.replace("\n", "")
-    code = "import bench.notebook; print(bench.__file__, len(bench.notebook.load_run().summary))"
+    code = "import collbench.notebook; print(collbench.__file__, len(collbench.notebook.load_run().summary))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == [str(place / "bench/__init__.py"), "1"], done.stderr
+    assert done.stdout.split() == [str(place / "collbench/__init__.py"), "1"], done.stderr
 
 
 # ── installed, in a folder that has nothing else ─────────────────────────────────────────────────
@@ -119,6 +120,18 @@ def test_planned_files_start_the_installed_program(programs, tmp_path, launcher)
     (path,) = folders.runs(tmp_path / "results")
     run = folders.read(path)
     assert run.manifest["status"] == "complete" and run.environment[0]["job"]["ranks"] == 2
+
+
+@pytest.mark.slow
+def test_a_folder_bench_in_the_working_folder_shadows_nothing(programs, tmp_path):
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").write_text("raise SystemExit('this is another bench')")
+    (tmp_path / "my.yaml").write_text(TINY)
+    code = "import collbench.notebook; print(len(collbench.notebook.load_run().summary))"
+    for command in (["collbench", "run", "my.yaml", "--no-plots"], ["python", "-m", "collbench", "list"]):
+        done = started(programs, tmp_path, *command)
+        assert done.returncode == 0 and "my" in done.stdout, done.stderr
+    assert started(programs, tmp_path, "python", "-c", code).stdout == "2\n"
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from bench.cli.output import analyzed
-from bench.report import document, plots
-from bench.report.view import View
-from bench.store import folders
+from collbench.cli.output import analyzed
+from collbench.report import document, plots
+from collbench.report.view import View
+from collbench.store import folders
 from conftest import ROOT
 
 CHROMIUM = shutil.which("chromium")

@@ -9,14 +9,14 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from bench.catalog.collectives import OPERATIONS, busbw, usual
-from bench.catalog.package import MOST_PAGES
-from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.records import Case, Variables
-from bench.packages.training.report import plots as training
-from bench.report.plots import figures, operations, sizes
-from bench.report.plots.comparison import LOOKS
-from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
+from collbench.catalog.collectives import OPERATIONS, busbw, usual
+from collbench.catalog.package import MOST_PAGES
+from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from collbench.model.records import Case, Variables
+from collbench.packages.training.report import plots as training
+from collbench.report.plots import figures, operations, sizes
+from collbench.report.plots.comparison import LOOKS
+from collbench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
 from conftest import invented_run
 
 SIZES = (4096, 2**20)

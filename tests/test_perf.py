@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.analyze.summaries import headlines
-from bench.model.records import Case
-from bench.packages.interop.cli import live_tables
-from bench.packages.interop.report import nccl_tests
-from bench.planning.footprint import batches
-from bench.report.view import View
-from bench.store import encoding, folders
-from bench.store.folders import Journal
+from collbench.analyze.analysis import analyze
+from collbench.analyze.summaries import headlines
+from collbench.model.records import Case
+from collbench.packages.interop.cli import live_tables
+from collbench.packages.interop.report import nccl_tests
+from collbench.planning.footprint import batches
+from collbench.report.view import View
+from collbench.store import encoding, folders
+from collbench.store.folders import Journal
 from conftest import ROOT, invented_run, samples
 from test_nccl_tests import read_as_clients_do
 

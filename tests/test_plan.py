@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.catalog import dtypes, subgroups
-from bench.config.models import parse
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case, Failure, Launch, Machine, Samples
-from bench.packages.interop.cli import flags as nccl_tests_flags
-from bench.packages.training.synchronisation import StepOptions, Strategy
-from bench.planning import cases, footprint
-from bench.planning import plan as planning
-from bench.report.notices import sentence
+from collbench.catalog import dtypes, subgroups
+from collbench.config.models import parse
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case, Failure, Launch, Machine, Samples
+from collbench.packages.interop.cli import flags as nccl_tests_flags
+from collbench.packages.training.synchronisation import StepOptions, Strategy
+from collbench.planning import cases, footprint
+from collbench.planning import plan as planning
+from collbench.report.notices import sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.model.errors import BenchError
-from bench.packages.training.catalog.presets import PRESETS, find, gradients
-from bench.packages.training.planning import buckets
-from bench.packages.training.planning.advisor import lower_bound, tail_s
-from bench.packages.training.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
-from bench.packages.training.planning.link_model import AllReduceCost
-from bench.packages.training.step_records import Gradient, RankTimeline, Timeline
+from collbench.model.errors import BenchError
+from collbench.packages.training.catalog.presets import PRESETS, find, gradients
+from collbench.packages.training.planning import buckets
+from collbench.packages.training.planning.advisor import lower_bound, tail_s
+from collbench.packages.training.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
+from collbench.packages.training.planning.link_model import AllReduceCost
+from collbench.packages.training.step_records import Gradient, RankTimeline, Timeline
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9

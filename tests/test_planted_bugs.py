@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from bench.packages.training.synchronisation import strategy_in
-from bench.store import folders
+from collbench.packages.training.synchronisation import strategy_in
+from collbench.store import folders
 from conftest import ROOT
 
 SYNCS, TORCHS, RUNNER = (
@@ -67,11 +67,12 @@ training: {MODELS, batch: 2, sequence: 8, rounds: 2, steps: 1, warmup: 3, strate
 @pytest.mark.parametrize("title", PLANTED)
 def test_a_planted_mistake_is_found_by_its_invariant_and_no_other_invariant(tmp_path, title):
     file, right, wrong, strategies, models, culprit, finders = PLANTED[title]
-    shutil.copytree(ROOT / "bench", tmp_path / "bench", symlinks=False, ignore=shutil.ignore_patterns("__pycache__"))
+    package = tmp_path / "bench" / "collbench"
+    shutil.copytree(ROOT / "bench" / "collbench", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "run_bench.py", tmp_path)
-    text = (tmp_path / "bench" / file).read_text()
+    text = (package / file).read_text()
     assert text.count(right) == 1
-    (tmp_path / "bench" / file).write_text(text.replace(right, wrong))
+    (package / file).write_text(text.replace(right, wrong))
     (tmp_path / "c.yaml").write_text(CONFIG.replace("MODELS", models).replace("STRATEGIES", strategies))
     command = [sys.executable, "run_bench.py", "run", "c.yaml", "--no-plots"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

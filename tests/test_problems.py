@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from bench.config import models
-from bench.config.fields import fields_of
-from bench.config.names import near
-from bench.model.errors import ConfigError
-from bench.packages.gate import config as expected
+from collbench.config import models
+from collbench.config.fields import fields_of
+from collbench.config.names import near
+from collbench.model.errors import ConfigError
+from collbench.packages.gate import config as expected
 from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"

@@ -17,10 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.catalog import subgroups
-from bench.model.records import Case
-from bench.rank import group, process_group
-from bench.rank.process_group import TorchGroup
+from collbench.catalog import subgroups
+from collbench.model.records import Case
+from collbench.rank import group, process_group
+from collbench.rank.process_group import TorchGroup
 from conftest import ROOT
 from simulated_device import SimulatedDevice
 
@@ -30,8 +30,8 @@ import os, pickle, sys
 from pathlib import Path
 from types import SimpleNamespace
 import torch, torch.distributed as dist
-from bench.protocol.channel import derived
-from bench.rank import process_group
+from collbench.protocol.channel import derived
+from collbench.rank import process_group
 
 role, folder = sys.argv[1], Path(sys.argv[2])
 key, other_key = b"k" * 32, b"x" * 32

@@ -8,11 +8,11 @@ import sys
 import psutil
 import pytest
 
-from bench.machine.processes import ProcessHandle, end_with_parent
+from collbench.machine.processes import ProcessHandle, end_with_parent
 from conftest import ROOT
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
-CHILD = "from bench.machine.processes import end_with_parent; import os, time; assert end_with_parent({parent})\n"
+CHILD = "from collbench.machine.processes import end_with_parent; import os, time; assert end_with_parent({parent})\n"
 WAITS = CHILD.format(parent="os.getppid()") + "print(os.getpid(), flush=True); time.sleep(600)"
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {WAITS!r}]); time.sleep(600)"
 

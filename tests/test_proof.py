@@ -10,8 +10,8 @@ from proof.claim import HOLDS, MISSED, UNDECIDED, at_least, at_most, judged
 
 STATISTICS = """
 import time
-from bench.rules import SHARE as LEAST
-from bench import words
+from collbench.rules import SHARE as LEAST
+from collbench import words
 
 def mean(values: "Rig", other: words.Rig):
     if not values: raise ValueError("no values")
@@ -66,15 +66,15 @@ def test_a_claim_rests_on_the_functions_that_it_uses(tmp_path, monkeypatch, name
     texts = {"statistics": STATISTICS, "rules": RULES, "words": WORDS}
 
     def fingerprint():
-        (tmp_path / "bench").mkdir(exist_ok=True)
+        (tmp_path / "bench" / "collbench").mkdir(parents=True, exist_ok=True)
         for module, text in texts.items():
-            (tmp_path / f"bench/{module}.py").write_text(text)
+            (tmp_path / f"bench/collbench/{module}.py").write_text(text)
         monkeypatch.setattr(code, "ROOT", tmp_path)
         monkeypatch.setattr(code, "_module", functools.cache(code._Module))
 
         def mean(): ...
 
-        mean.__module__ = "bench.statistics"
+        mean.__module__ = "collbench.statistics"
         return code.fingerprint(mean)
 
     before = fingerprint()
@@ -97,7 +97,7 @@ def functions_of(table):
 def test_no_function_uses_one_name_both_as_its_own_and_as_the_modules():
     """`proof.canonical` does not distinguish the scopes within a function."""
     twofold = []
-    for path in [*(code.ROOT / "bench").rglob("*.py"), *(code.ROOT / "proof").rglob("*.py")]:
+    for path in [*(code.ROOT / "bench" / "collbench").rglob("*.py"), *(code.ROOT / "proof").rglob("*.py")]:
         module = symtable.symtable(path.read_text(), path.name, "exec")
         defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
         for function in functions_of(module):
@@ -110,16 +110,18 @@ def test_no_function_uses_one_name_both_as_its_own_and_as_the_modules():
 
 def test_a_claim_rests_on_the_method_and_not_on_sentences():
     launches = code.rests_on(claims.CLAIMS["coverage-launches"].run)
-    assert ("bench.stats.intervals", "launch_interval") in launches
+    assert ("collbench.stats.intervals", "launch_interval") in launches
     compared = claims.CLAIMS["simulated-compare"]
     modules = {module for module, _ in code.rests_on(compared.run, compared.more, compared.without)}
-    assert "bench.analyze.compare" in modules and not any(module.startswith("bench.launch") for module in modules)
+    assert "collbench.analyze.compare" in modules and not any(
+        module.startswith("collbench.launch") for module in modules
+    )
     measured = claims.CLAIMS["late-rank"]
     modules = {module for module, _ in code.rests_on(measured.run, measured.more, measured.without)}
-    assert {"bench.rank.timing", "bench.launch.sweep"} <= modules
+    assert {"collbench.rank.timing", "collbench.launch.sweep"} <= modules
     for claim in claims.CLAIMS.values():
         everything = code.rests_on(claim.run, claim.more, claim.without)
-        texts = {module for module, _ in everything if module.startswith("bench.report")}
+        texts = {module for module, _ in everything if module.startswith("collbench.report")}
         assert texts <= set(claim.more)
 
 

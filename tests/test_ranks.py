@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.analyze import ranks
-from bench.analyze.summaries import summarize
-from bench.model.records import Case
+from collbench.analyze import ranks
+from collbench.analyze.summaries import summarize
+from collbench.model.records import Case
 from conftest import invented_run, samples
 
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from bench.packages.interop.catalog import OPERATIONS, RCCL_NAMES
+from collbench.packages.interop.catalog import OPERATIONS, RCCL_NAMES
 from conftest import CommandLine
 
 SIZES = (1024, 4096)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench.cli.app import VERBS as VERBS_OF_HELP
-from bench.cli.app import _app
-from bench.notebook import load_run
+from collbench.cli.app import VERBS as VERBS_OF_HELP
+from collbench.cli.app import _app
+from collbench.notebook import load_run
 from conftest import ROOT, CommandLine, called_here
 
 README = (ROOT / "README.md").read_text()

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.packages.replay import report as findings
-from bench.packages.replay.analyze.recorded import named, recorded_job
-from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
-from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.report.markdown import written
-from bench.report.notices import sentences
+from collbench.packages.replay import report as findings
+from collbench.packages.replay.analyze.recorded import named, recorded_job
+from collbench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
+from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
+from collbench.report.markdown import written
+from collbench.report.notices import sentences
 from conftest import ROOT
 
 GROUP = (0, 1, 2)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.packages.replay import store as call_file
-from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, replay_of
-from bench.packages.replay.spans import attributed, free_until
+from collbench.packages.replay import store as call_file
+from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
+from collbench.packages.replay.replayed_calls import DURATION_NS, START_NS, replay_of
+from collbench.packages.replay.spans import attributed, free_until
 from conftest import ROOT
 
 ASYNC = {"duration_s": 0.002, "asynchronous": True}

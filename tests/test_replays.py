@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from bench.catalog.collectives import ranks_together
-from bench.model.divisions import WORLD
-from bench.model.errors import ForeignError
-from bench.model.notices import notice
-from bench.model.records import Case, Machine
-from bench.packages.replay import planning as replays
-from bench.packages.replay.cli import _configuration
-from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.packages.replay.replayed_calls import ChangeNotice, recording_in
-from bench.report import labels
-from bench.report.notices import sentences
+from collbench.catalog.collectives import ranks_together
+from collbench.model.divisions import WORLD
+from collbench.model.errors import ForeignError
+from collbench.model.notices import notice
+from collbench.model.records import Case, Machine
+from collbench.packages.replay import planning as replays
+from collbench.packages.replay.cli import _configuration
+from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
+from collbench.packages.replay.replayed_calls import ChangeNotice, recording_in
+from collbench.report import labels
+from collbench.report.notices import sentences
 from conftest import ROOT
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
@@ -225,7 +225,7 @@ def test_the_key_names_the_calls_and_not_their_recorded_times():
 @pytest.mark.parametrize(("gpus", "backend", "ranks"), [(1, "gloo", 4), (2, "nccl", 2)])
 def test_a_replay_takes_gpus_only_if_each_of_two_ranks_has_a_gpu(monkeypatch, gpus, backend, ranks):
     machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
-    monkeypatch.setattr("bench.machine.host.machine", lambda: machine)
+    monkeypatch.setattr("collbench.machine.host.machine", lambda: machine)
     trace = ROOT / "docs" / "example" / "training.calls.jsonl"
     text = _configuration([trace], None, None).raw.decode()
     assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text

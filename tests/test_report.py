@@ -15,31 +15,31 @@ from markdown_it import MarkdownIt
 from matplotlib import rc_context
 from rich.console import Console
 
-from bench.analyze import trend
-from bench.analyze.analysis import analyze
-from bench.analyze.compare import compare, compare_runs
-from bench.analyze.summaries import headlines, summarize
-from bench.catalog.collectives import CALLS, OPERATIONS, usual
-from bench.catalog.registry import PACKAGES
-from bench.catalog.subgroups import rounds
-from bench.model.comparisons import Absence, Unpaired
-from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case, Failure, Machine, Samples, Skip
-from bench.model.visible import visible
-from bench.packages.interop.conclusions import ImportNotice
-from bench.packages.replay.replayed_calls import Recording, ReplayOptions
-from bench.report import comparison, document, junit, machine_format, markdown, page, tables
-from bench.report.blocks import Heading, Picture, keyed, table
-from bench.report.comparison import VERDICTS
-from bench.report.labels import ranks_text
-from bench.report.markdown import written
-from bench.report.plots import PICTURES, draw, figures
-from bench.report.plots import comparison as comparison_plots
-from bench.report.progress import CaseProgress
-from bench.report.screen import fitted
-from bench.report.view import View
-from bench.store import folders
+from collbench.analyze import trend
+from collbench.analyze.analysis import analyze
+from collbench.analyze.compare import compare, compare_runs
+from collbench.analyze.summaries import headlines, summarize
+from collbench.catalog.collectives import CALLS, OPERATIONS, usual
+from collbench.catalog.registry import PACKAGES
+from collbench.catalog.subgroups import rounds
+from collbench.model.comparisons import Absence, Unpaired
+from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case, Failure, Machine, Samples, Skip
+from collbench.model.visible import visible
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.replay.replayed_calls import Recording, ReplayOptions
+from collbench.report import comparison, document, junit, machine_format, markdown, page, tables
+from collbench.report.blocks import Heading, Picture, keyed, table
+from collbench.report.comparison import VERDICTS
+from collbench.report.labels import ranks_text
+from collbench.report.markdown import written
+from collbench.report.plots import PICTURES, draw, figures
+from collbench.report.plots import comparison as comparison_plots
+from collbench.report.progress import CaseProgress
+from collbench.report.screen import fitted
+from collbench.report.view import View
+from collbench.store import folders
 from conftest import ROOT, TINY, invented_run, samples
 
 MACHINE = Machine("h", 2, 2**34, 2**25, 0, {})

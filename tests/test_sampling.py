@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.model.records import Sampling, Timings
-from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
-from bench.rank import workload
-from bench.rank.sampling import LONG_CALL_S, Sampler
-from bench.stats.intervals import within_launch
+from collbench.model.records import Sampling, Timings
+from collbench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
+from collbench.rank import workload
+from collbench.rank.sampling import LONG_CALL_S, Sampler
+from collbench.stats.intervals import within_launch
 from conftest import timings
 
 

@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import diagnose
-from bench.analyze.ranks import LARGEST_SHARE
-from bench.model.notices import DiagnosisNotice
-from bench.store import folders
+from collbench.analyze.analysis import diagnose
+from collbench.analyze.ranks import LARGEST_SHARE
+from collbench.model.notices import DiagnosisNotice
+from collbench.store import folders
 from tools import large_runs
 
 RANKS = 64
@@ -96,7 +96,7 @@ def test_a_slow_link_between_two_nodes_is_one_finding(tmp_path):
 
 
 def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
-    from bench.analyze import links
+    from collbench.analyze import links
 
     rng = np.random.default_rng(4)
     times = np.triu(rng.lognormal(0, 0.05, (12, 12)), 1)

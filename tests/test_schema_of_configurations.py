@@ -8,8 +8,8 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from bench.config.models import Config, parse
-from bench.model.errors import ConfigError
+from collbench.config.models import Config, parse
+from collbench.model.errors import ConfigError
 from conftest import ROOT
 
 VALIDATOR = Draft202012Validator(Config.model_json_schema())

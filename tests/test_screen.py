@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bench.report.blocks import Code, Items, keyed, table
-from bench.report.screen import fitted
+from collbench.report.blocks import Code, Items, keyed, table
+from collbench.report.screen import fitted
 from conftest import ROOT
 
 WORDS = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.launch.job import JobRank
-from bench.launch.secret import JobSecret
-from bench.model.errors import ConfigError
+from collbench.launch.job import JobRank
+from collbench.launch.secret import JobSecret
+from collbench.model.errors import ConfigError
 
 PORT = 29501
 CHOSEN = secrets.token_hex(16)

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from bench.stats.series import change_points, second_mode, steady
+from collbench.stats.series import change_points, second_mode, steady
 
 
 def levelled(*levels, seed=0, noise=0.05):

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from bench.catalog.registry import PACKAGES
-from bench.cli.shipped import PAGES
-from bench.model import pages
-from bench.report.notices import CORE
+from collbench.catalog.registry import PACKAGES
+from collbench.cli.shipped import PAGES
+from collbench.model import pages
+from collbench.report.notices import CORE
 from conftest import ROOT
 
 
@@ -38,7 +38,7 @@ def test_pages_are_listed_and_printed(warm):
 
 def test_pages_that_messages_name_exist(monkeypatch):
     """This includes pages of a web site, below its address."""
-    for path in ROOT.glob("bench/**/*.py"):
+    for path in ROOT.glob("bench/collbench/**/*.py"):
         for part in path.read_text().split("page('")[1:] + path.read_text().split('page("')[1:]:
             name = part.split("'")[0].split('"')[0]
             if name.replace("/", "").replace("-", "").isalpha():
@@ -75,15 +75,15 @@ def test_shells_complete_configurations_runs_and_verbs(cli, words, expected):
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    command = [sys.executable, "-m", "bench"]
+    command = [sys.executable, "-m", "collbench"]
     done = subprocess.run(
-        command, cwd=cli.folder, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        command, cwd=cli.folder, env=environment | {"PYTHONPATH": str(ROOT / "bench")}, capture_output=True, text=True
     )
     assert set(done.stdout.split()) == expected, done.stderr
 
 
 def test_the_module_is_the_command(cli):
-    environment = cli.environment | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bench", "--version"]
+    environment = cli.environment | {"PYTHONPATH": str(ROOT / "bench")}
+    command = [sys.executable, "-m", "collbench", "--version"]
     done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == (cli("--version").stdout, 0), done.stderr

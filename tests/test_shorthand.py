@@ -2,12 +2,12 @@
 
 import pytest
 
-from bench.catalog.collectives import OPERATIONS
-from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.config.models import parse
-from bench.model.errors import ConfigError
-from bench.packages.interop import catalog as nccl_tests_names
-from bench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
+from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
+from collbench.config.models import parse
+from collbench.model.errors import ConfigError
+from collbench.packages.interop import catalog as nccl_tests_names
+from collbench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
 from test_nccl_tests import read_as_clients_do
 
 # Values that differ from the defaults of the flags.

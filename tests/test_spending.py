@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bench.stats.spending import levels
+from collbench.stats.spending import levels
 
 FIVE = [0.2, 0.4, 0.6, 0.8, 1.0]
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analyze.analysis import analyze
-from bench.catalog import collectives, splits
-from bench.config.models import parse
-from bench.model.errors import ConfigError
-from bench.model.records import Case, Machine
-from bench.planning.plan import expand
-from bench.report.notices import sentence
-from bench.report.plots import operations as pictures
+from collbench.analyze.analysis import analyze
+from collbench.catalog import collectives, splits
+from collbench.config.models import parse
+from collbench.model.errors import ConfigError
+from collbench.model.records import Case, Machine
+from collbench.planning.plan import expand
+from collbench.report.notices import sentence
+from collbench.report.plots import operations as pictures
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 SKEWED = """

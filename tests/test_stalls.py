@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.model.records import Case
-from bench.packages.bimodality.conclusions import modes_of
-from bench.packages.bimodality.report import answers, stalls_sentence
-from bench.report import document
-from bench.report.markdown import written
-from bench.report.notices import sentences
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.model.records import Case
+from collbench.packages.bimodality.conclusions import modes_of
+from collbench.packages.bimodality.report import answers, stalls_sentence
+from collbench.report import document
+from collbench.report.markdown import written
+from collbench.report.notices import sentences
+from collbench.report.view import View
 from conftest import invented_run, samples
 
 SIZES = (1024, 2**14, 2**24)

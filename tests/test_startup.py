@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.analyze.summaries import summarize
-from bench.model.records import Machine
+from collbench.analyze.summaries import summarize
+from collbench.model.records import Machine
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 STARTUP = """

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.model.errors import StoreError
-from bench.model.notices import SkipNotice, TurnNotice, notice
-from bench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
-from bench.report.notices import sentences
-from bench.store import encoding, folders
-from bench.store.folders import Journal
+from collbench.model.errors import StoreError
+from collbench.model.notices import SkipNotice, TurnNotice, notice
+from collbench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
+from collbench.report.notices import sentences
+from collbench.store import encoding, folders
+from collbench.store.folders import Journal
 from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

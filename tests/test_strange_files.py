@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.model.visible import visible
-from bench.packages.replay.recorded_calls import CallList, RankRecording
-from bench.packages.replay.report import calls_config
-from bench.store import encoding, folders
+from collbench.model.visible import visible
+from collbench.packages.replay.recorded_calls import CallList, RankRecording
+from collbench.packages.replay.report import calls_config
+from collbench.store import encoding, folders
 from conftest import ROOT
 
 
@@ -103,15 +103,15 @@ def test_a_full_stdout_is_one_line(cli):
 
 STANDS_STILL = """
 import signal
-from bench.launch import launcher
-from bench.machine import environment
-from bench.model.errors import LostRankError
+from collbench.launch import launcher
+from collbench.machine import environment
+from collbench.model.errors import LostRankError
 environment.prepare_process()
 launcher.START_WAIT_S = 0.5
 with launcher.Launcher() as started:
     started._server.send(signal.SIGSTOP)
     try:
-        started.start(1, "bench.rank.main:main", ())
+        started.start(1, "collbench.rank.main:main", ())
     except LostRankError:
         print("lost")
 """

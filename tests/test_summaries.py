@@ -8,17 +8,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.analyze.compare import compare_runs
-from bench.analyze.summaries import choice_changes, summarize
-from bench.launch import sweep
-from bench.launch.supervisor import LaunchOutcome
-from bench.model.errors import UnmeasurableError
-from bench.model.records import Case, Failure, Launch, Samples
-from bench.report.document import answer, as_markdown, brief
-from bench.report.notices import sentences
-from bench.report.plots import sizes
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.analyze.compare import compare_runs
+from collbench.analyze.summaries import choice_changes, summarize
+from collbench.launch import sweep
+from collbench.launch.supervisor import LaunchOutcome
+from collbench.model.errors import UnmeasurableError
+from collbench.model.records import Case, Failure, Launch, Samples
+from collbench.report.document import answer, as_markdown, brief
+from collbench.report.notices import sentences
+from collbench.report.plots import sizes
+from collbench.report.view import View
 from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)

@@ -8,9 +8,9 @@ from multiprocessing import Pipe
 
 import pytest
 
-from bench.launch import supervisor, sweep, turns
-from bench.launch.ranks import Ranks
-from bench.launch.supervisor import (
+from collbench.launch import supervisor, sweep, turns
+from collbench.launch.ranks import Ranks
+from collbench.launch.supervisor import (
     Evidence,
     LaunchOutcome,
     explain_exit,
@@ -20,9 +20,9 @@ from bench.launch.supervisor import (
     nccl_errors,
     watchdog,
 )
-from bench.model.records import Case, Failure, Launch
-from bench.protocol import messages
-from bench.rank.process import one_line
+from collbench.model.records import Case, Failure, Launch
+from collbench.protocol import messages
+from collbench.rank.process import one_line
 
 
 class Clock:

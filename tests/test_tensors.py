@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench.catalog.dtypes import rounding, unsupported_reduction
-from bench.model.notices import SkipNotice
-from bench.model.records import Case
-from bench.planning.footprint import calls_between_refills
-from bench.rank.collectives import Subgroup
-from bench.rank.device import Host
-from bench.rank.tensors import SHIFT, Arena, TensorOperation, _difference, _inputs, _reduced
+from collbench.catalog.dtypes import rounding, unsupported_reduction
+from collbench.model.notices import SkipNotice
+from collbench.model.records import Case
+from collbench.planning.footprint import calls_between_refills
+from collbench.rank.collectives import Subgroup
+from collbench.rank.device import Host
+from collbench.rank.tensors import SHIFT, Arena, TensorOperation, _difference, _inputs, _reduced
 
 SIZE, SLOTS = 1024, 8
 

@@ -7,11 +7,11 @@ import warnings
 import pytest
 import torch
 
-from bench.rank import torch_names
-from bench.rank.torch_names import NAMES, private, version
+from collbench.rank import torch_names
+from collbench.rank.torch_names import NAMES, private, version
 from conftest import ROOT
 
-SOURCES = sorted((ROOT / "bench").rglob("*.py"))
+SOURCES = sorted((ROOT / "bench" / "collbench").rglob("*.py"))
 # Only in builds for CUDA; `make gpu-check` uses them.
 OF_CUDA = ("torch.distributed.ProcessGroupNCCL",)
 

@@ -13,16 +13,16 @@ import tarfile
 
 import pytest
 
-from bench.machine import memory
-from bench.model.errors import ForeignError
-from bench.model.notices import notice
-from bench.packages.replay import importers as traces
-from bench.packages.replay import report as findings
-from bench.packages.replay import store as call_file
-from bench.packages.replay.analyze.recorded import recorded_job
-from bench.packages.replay.importers import recordings
-from bench.packages.replay.recorded_calls import Gaps, ReplayNotice
-from bench.report.notices import sentence, sentences
+from collbench.machine import memory
+from collbench.model.errors import ForeignError
+from collbench.model.notices import notice
+from collbench.packages.replay import importers as traces
+from collbench.packages.replay import report as findings
+from collbench.packages.replay import store as call_file
+from collbench.packages.replay.analyze.recorded import recorded_job
+from collbench.packages.replay.importers import recordings
+from collbench.packages.replay.recorded_calls import Gaps, ReplayNotice
+from collbench.report.notices import sentence, sentences
 from conftest import ROOT
 
 
@@ -499,8 +499,8 @@ def test_torn_and_hostile_files_are_one_line(tmp_path, content, message):
 READ_EACH = """
 import resource, sys
 from pathlib import Path
-from bench.packages.replay import importers as traces
-from bench.model.errors import ForeignError
+from collbench.packages.replay import importers as traces
+from collbench.model.errors import ForeignError
 resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
 for name in sys.argv[1:]:
     try:

@@ -11,17 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.analyze.analysis import analyze
-from bench.model.records import Case
-from bench.packages.training.analyze.runs import all_reduce_cost_of
-from bench.packages.training.catalog.presets import find, gradients
-from bench.packages.training.catalog.strategies import STRATEGIES
-from bench.packages.training.conclusions import training_of
-from bench.packages.training.rank import models
-from bench.packages.training.rank import runner as runners
-from bench.packages.training.rank.runner import SYNCHRONISERS
-from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
-from bench.packages.training.synchronisation import (
+from collbench.analyze.analysis import analyze
+from collbench.model.records import Case
+from collbench.packages.training.analyze.runs import all_reduce_cost_of
+from collbench.packages.training.catalog.presets import find, gradients
+from collbench.packages.training.catalog.strategies import STRATEGIES
+from collbench.packages.training.conclusions import training_of
+from collbench.packages.training.rank import models
+from collbench.packages.training.rank import runner as runners
+from collbench.packages.training.rank.runner import SYNCHRONISERS
+from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
+from collbench.packages.training.synchronisation import (
     PARTS,
     Scenario,
     StepOptions,
@@ -30,7 +30,7 @@ from bench.packages.training.synchronisation import (
     options_of,
     strategy_in,
 )
-from bench.store import folders
+from collbench.store import folders
 from conftest import CommandLine
 from users_model import WIDTH
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.analyze.summaries import headlines
-from bench.model.notices import CaseNotice, DiagnosisNotice
-from bench.model.records import Failure, InvariantCheck, Samples
-from bench.packages.training.analyze.steps import NOT_YET, estimate, estimates
-from bench.packages.training.conclusions import training_of
-from bench.packages.training.step_records import StepDetail
-from bench.packages.training.synchronisation import REFERENCE, Strategy, label, strategy_in
-from bench.report.notices import sentences
+from collbench.analyze.analysis import analyze
+from collbench.analyze.summaries import headlines
+from collbench.model.notices import CaseNotice, DiagnosisNotice
+from collbench.model.records import Failure, InvariantCheck, Samples
+from collbench.packages.training.analyze.steps import NOT_YET, estimate, estimates
+from collbench.packages.training.conclusions import training_of
+from collbench.packages.training.step_records import StepDetail
+from collbench.packages.training.synchronisation import REFERENCE, Strategy, label, strategy_in
+from collbench.report.notices import sentences
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
 FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")

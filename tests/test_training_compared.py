@@ -11,23 +11,29 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.analyze import pairs
-from bench.analyze.compare import compare_runs
-from bench.analyze.pairs import compare_sides
-from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
-from bench.model.errors import UnmeasurableError
-from bench.model.notices import SkipNotice, VerdictNotice, notice
-from bench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
-from bench.packages.training.synchronisation import TRAINING_STEP, StepSettings, Strategy, strategy_in, with_strategy
-from bench.packages.training.synchronisation import label as name_of
-from bench.report import comparison, junit, machine_format
-from bench.report.markdown import written
-from bench.report.notices import sentences
-from bench.report.plots.comparison import draw_comparison
-from bench.report.wording import absence
-from bench.stats import verdicts
-from bench.store import encoding, folders
-from bench.store.folders import Journal
+from collbench.analyze import pairs
+from collbench.analyze.compare import compare_runs
+from collbench.analyze.pairs import compare_sides
+from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
+from collbench.model.errors import UnmeasurableError
+from collbench.model.notices import SkipNotice, VerdictNotice, notice
+from collbench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
+from collbench.packages.training.synchronisation import (
+    TRAINING_STEP,
+    StepSettings,
+    Strategy,
+    strategy_in,
+    with_strategy,
+)
+from collbench.packages.training.synchronisation import label as name_of
+from collbench.report import comparison, junit, machine_format
+from collbench.report.markdown import written
+from collbench.report.notices import sentences
+from collbench.report.plots.comparison import draw_comparison
+from collbench.report.wording import absence
+from collbench.stats import verdicts
+from collbench.store import encoding, folders
+from collbench.store.folders import Journal
 from training_fixtures import NANO, case_of, run_of, with_copies
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.model.records import Case
-from bench.packages.training.rank import invariants
-from bench.packages.training.rank.invariants import CheckContext
-from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
-from bench.packages.training.synchronisation import Scenario, StepOptions, Strategy
+from collbench.model.records import Case
+from collbench.packages.training.rank import invariants
+from collbench.packages.training.rank.invariants import CheckContext
+from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
+from collbench.packages.training.synchronisation import Scenario, StepOptions, Strategy
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="nano", batch=2, sequence=8)))

@@ -6,20 +6,20 @@ from dataclasses import astuple, replace
 import pytest
 import torch
 
-from bench.analyze.analysis import analyze
-from bench.model.records import Case
-from bench.packages.training.analyze.steps import _most
-from bench.packages.training.catalog.presets import find, gradients
-from bench.packages.training.conclusions import training_of
-from bench.packages.training.planning.memory import alone_bytes
-from bench.packages.training.planning.steps import rank_bytes, scenarios_of
-from bench.packages.training.rank.memory import peaks
-from bench.packages.training.report import cs336
-from bench.packages.training.report import steps as training
-from bench.packages.training.step_records import RankMemory
-from bench.packages.training.synchronisation import StepOptions, Strategy, step_settings
-from bench.report.view import View
-from bench.store import folders
+from collbench.analyze.analysis import analyze
+from collbench.model.records import Case
+from collbench.packages.training.analyze.steps import _most
+from collbench.packages.training.catalog.presets import find, gradients
+from collbench.packages.training.conclusions import training_of
+from collbench.packages.training.planning.memory import alone_bytes
+from collbench.packages.training.planning.steps import rank_bytes, scenarios_of
+from collbench.packages.training.rank.memory import peaks
+from collbench.packages.training.report import cs336
+from collbench.packages.training.report import steps as training
+from collbench.packages.training.step_records import RankMemory
+from collbench.packages.training.synchronisation import StepOptions, Strategy, step_settings
+from collbench.report.view import View
+from collbench.store import folders
 from conftest import CommandLine
 from test_training_plan import HOST, planned
 

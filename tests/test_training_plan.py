@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.config.models import parse
-from bench.model.errors import ConfigError
-from bench.model.records import Machine
-from bench.packages.training.planning.steps import scenarios_of, traps
-from bench.packages.training.report.steps import scenario_text
-from bench.packages.training.synchronisation import options_of, strategy_in
-from bench.planning.plan import expand
-from bench.report.notices import sentence, sentences
+from collbench.config.models import parse
+from collbench.model.errors import ConfigError
+from collbench.model.records import Machine
+from collbench.packages.training.planning.steps import scenarios_of, traps
+from collbench.packages.training.report.steps import scenario_text
+from collbench.packages.training.synchronisation import options_of, strategy_in
+from collbench.planning.plan import expand
+from collbench.report.notices import sentence, sentences
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)

@@ -10,14 +10,14 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
-from bench.model.conclusions import Analysis, Diagnosis, Interval
-from bench.packages.training.package import MOST_PAGES
-from bench.packages.training.report import plots as training
-from bench.packages.training.step_records import CallRecord
-from bench.packages.training.synchronisation import Strategy
-from bench.report.plots import PICTURES, draw
-from bench.report.plots.figures import STYLE
-from bench.report.view import View
+from collbench.model.conclusions import Analysis, Diagnosis, Interval
+from collbench.packages.training.package import MOST_PAGES
+from collbench.packages.training.report import plots as training
+from collbench.packages.training.step_records import CallRecord
+from collbench.packages.training.synchronisation import Strategy
+from collbench.report.plots import PICTURES, draw
+from collbench.report.plots.figures import STYLE
+from collbench.report.view import View
 from training_fixtures import with_training
 
 RUN = invented.run()

@@ -13,21 +13,21 @@ import pandas as pd
 import pytest
 
 import training_fixtures as invented
-from bench.analyze.analysis import analyze
-from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
-from bench.model.records import Case, InvariantCheck, Machine
-from bench.packages.interop.report import nccl_tests
-from bench.packages.training.catalog.strategies import strategy_of
-from bench.packages.training.conclusions import AAPair, ScenarioAnalysis, training_of
-from bench.packages.training.report import cs336
-from bench.packages.training.report import steps as training
-from bench.packages.training.report.machine_format import TrainingCase
-from bench.packages.training.synchronisation import Strategy
-from bench.report import document, listings, machine_format, planned
-from bench.report.markdown import written
-from bench.report.page import page as render
-from bench.report.public import JSON_ONLY, PublicCase
-from bench.report.view import View
+from collbench.analyze.analysis import analyze
+from collbench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
+from collbench.model.records import Case, InvariantCheck, Machine
+from collbench.packages.interop.report import nccl_tests
+from collbench.packages.training.catalog.strategies import strategy_of
+from collbench.packages.training.conclusions import AAPair, ScenarioAnalysis, training_of
+from collbench.packages.training.report import cs336
+from collbench.packages.training.report import steps as training
+from collbench.packages.training.report.machine_format import TrainingCase
+from collbench.packages.training.synchronisation import Strategy
+from collbench.report import document, listings, machine_format, planned
+from collbench.report.markdown import written
+from collbench.report.page import page as render
+from collbench.report.public import JSON_ONLY, PublicCase
+from collbench.report.view import View
 from conftest import samples
 from training_fixtures import with_training
 

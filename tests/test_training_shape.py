@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.model.records import Case, Machine
-from bench.packages.training.catalog.strategies import unsupported
-from bench.packages.training.conclusions import training_of
-from bench.packages.training.planning import buckets
-from bench.packages.training.planning.buckets import ReadyTimes
-from bench.packages.training.planning.link_model import AllReduceCost
-from bench.packages.training.planning.steps import shape_of
-from bench.packages.training.step_records import Link
-from bench.packages.training.synchronisation import (
+from collbench.analyze.analysis import analyze
+from collbench.model.records import Case, Machine
+from collbench.packages.training.catalog.strategies import unsupported
+from collbench.packages.training.conclusions import training_of
+from collbench.packages.training.planning import buckets
+from collbench.packages.training.planning.buckets import ReadyTimes
+from collbench.packages.training.planning.link_model import AllReduceCost
+from collbench.packages.training.planning.steps import shape_of
+from collbench.packages.training.step_records import Link
+from collbench.packages.training.synchronisation import (
     REFERENCE,
     Scenario,
     StepOptions,
@@ -22,8 +22,8 @@ from bench.packages.training.synchronisation import (
     TrainingSkip,
     strategy_in,
 )
-from bench.report.notices import sentence
-from bench.store import folders
+from collbench.report.notices import sentence
+from collbench.store import folders
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
@@ -74,7 +74,7 @@ def test_a_shape_is_trained_like_a_model(warm):
 def test_a_shape_takes_no_memory():
     import torch
 
-    from bench.packages.training.rank.models import ByShape
+    from collbench.packages.training.rank.models import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

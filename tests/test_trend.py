@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bench.analyze import trend
-from bench.model.conclusions import Summary
-from bench.model.records import Case
-from bench.stats.intervals import launch_interval
+from collbench.analyze import trend
+from collbench.model.conclusions import Summary
+from collbench.model.records import Case
+from collbench.stats.intervals import launch_interval
 from conftest import invented_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

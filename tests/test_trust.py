@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from bench.catalog import variables
-from bench.config.models import parse
-from bench.machine import host
-from bench.model.errors import ConfigError, StoreError
-from bench.planning import plan as planning
-from bench.store import folders
+from collbench.catalog import variables
+from collbench.config.models import parse
+from collbench.machine import host
+from collbench.model.errors import ConfigError, StoreError
+from collbench.planning import plan as planning
+from collbench.store import folders
 from test_ab import assert_ended, kept
 
 OWN_MODEL = """

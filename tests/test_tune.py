@@ -12,19 +12,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench.catalog.variables import unsettable
-from bench.cli.rounds import RoundsInTurns
-from bench.machine import host
-from bench.model.conclusions import Interval
-from bench.model.errors import StoreError
-from bench.model.notices import notice
-from bench.model.records import Case, Failure, Samples, Variables
-from bench.packages.tune import catalog, machine, plots
-from bench.packages.tune import planning as rounds_of
-from bench.packages.tune.analyze import choosing, outcome
-from bench.packages.tune.cli.rounds import TuneRounds, read_state
-from bench.packages.tune.cli.tune import usage
-from bench.packages.tune.rules import (
+from collbench.catalog.variables import unsettable
+from collbench.cli.rounds import RoundsInTurns
+from collbench.machine import host
+from collbench.model.conclusions import Interval
+from collbench.model.errors import StoreError
+from collbench.model.notices import notice
+from collbench.model.records import Case, Failure, Samples, Variables
+from collbench.packages.tune import catalog, machine, plots
+from collbench.packages.tune import planning as rounds_of
+from collbench.packages.tune.analyze import choosing, outcome
+from collbench.packages.tune.cli.rounds import TuneRounds, read_state
+from collbench.packages.tune.cli.tune import usage
+from collbench.packages.tune.rules import (
     DEFAULT,
     FROM_FILE,
     Cell,
@@ -38,7 +38,7 @@ from bench.packages.tune.rules import (
     cell_of,
     choice_of,
 )
-from bench.report.notices import sentences
+from collbench.report.notices import sentences
 from conftest import samples
 from proof import tune as proof
 from proof.virtual_gpu import rig
@@ -456,7 +456,7 @@ def test_a_budget_that_is_too_short_is_refused(warm):
 def test_a_budget_holds_and_too_few_launches_are_said(tmp_path, monkeypatch, capsys, round_s, made):
     """Only the first round of all begins whatever the budget is: its time is not known."""
     now = [0.0]
-    monkeypatch.setattr("bench.cli.rounds.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("collbench.cli.rounds.time.monotonic", lambda: now[0])
     cell = Cell("all_reduce", 2, 4096)
     state = TuneState("mpi", 60.0, 0.02, {})
     measured = TuneRounds(

@@ -12,16 +12,16 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.launch import sweep
-from bench.launch.mpirun import MpiLauncher
-from bench.launch.ranks import RANK
-from bench.launch.side_process import SideLine
-from bench.launch.supervisor import watch
-from bench.launch.turns import Turns, drive
-from bench.machine import host
-from bench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
-from bench.protocol import messages
-from bench.report.notices import sentence
+from collbench.launch import sweep
+from collbench.launch.mpirun import MpiLauncher
+from collbench.launch.ranks import RANK
+from collbench.launch.side_process import SideLine
+from collbench.launch.supervisor import watch
+from collbench.launch.turns import Turns, drive
+from collbench.machine import host
+from collbench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
+from collbench.protocol import messages
+from collbench.report.notices import sentence
 from conftest import SAMPLING
 
 CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))

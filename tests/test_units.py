@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.model import units
+from collbench.model import units
 
 
 @given(st.integers(1, 2**60))

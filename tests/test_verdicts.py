@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.stats import verdicts
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels, moderated
+from collbench.stats import verdicts
+from collbench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels, moderated
 
 LEVELS = Levels(change=0.05, same=0.05)
 

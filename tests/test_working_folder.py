@@ -8,21 +8,20 @@ import time
 
 import pytest
 
-from bench.launch import side_process
-from bench.launch.side_process import StopWatch
-from bench.machine import environment
-from bench.model.errors import BenchError
+from collbench.launch import side_process
+from collbench.launch.side_process import StopWatch
+from collbench.machine import environment
+from collbench.model.errors import BenchError
 
 HOSTILE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise ImportError('planted')\n"
 FIND = "import importlib.util as u; print([getattr(u.find_spec(name), 'origin', None) for name in {names}])"
 
 
-@pytest.mark.parametrize("name", ["bench.py", "torch.py", "numpy.py", "bench/__init__.py"])
+@pytest.mark.parametrize("name", ["collbench.py", "torch.py", "numpy.py"])
 def test_modules_of_the_working_folder_are_not_run(cli, name):
-    """An innocent bench.py, or a package bench/, once made every case fail for good; a hostile file was executed."""
+    """An innocent file of such a name once made every case fail for good; a hostile file was executed."""
     mark = cli.folder / "mark"
     planted = cli.folder / name
-    planted.parent.mkdir(exist_ok=True)
     planted.write_text(HOSTILE.format(mark=str(mark)))
     done = cli("run", cli.config(), "--no-plots", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,7 +31,7 @@ def test_modules_of_the_working_folder_are_not_run(cli, name):
 @pytest.mark.slow
 def test_sides_and_bits_run_no_module_of_the_working_folder(cli):
     mark = cli.folder / "mark"
-    for name in ("bench.py", "torch.py"):
+    for name in ("collbench.py", "torch.py"):
         (cli.folder / name).write_text(HOSTILE.format(mark=str(mark)))
     done = cli("ab", cli.config(), "--b", "OMP_NUM_THREADS=2", "--budget", "8s", "--no-plots")
     assert done.returncode in (0, 1, 3) and not mark.exists(), done.stderr
@@ -44,12 +43,12 @@ def test_a_side_finds_the_package_and_nothing_next_to_it(tmp_path):
     """A's torch and numpy lie next to an installed package; ranks of B once loaded them in place of their own."""
     environ = environment.of_side({"NCCL_ALGO": "Ring"}, tmp_path)
     assert environ["NCCL_ALGO"] == "Ring"
-    assert [path.name for path in tmp_path.iterdir()] == ["bench"]
-    program = FIND.format(names=["bench", "run_bench", "tests", "proof"])
+    assert [path.name for path in tmp_path.iterdir()] == ["collbench"]
+    program = FIND.format(names=["collbench", "configs", "tests", "proof"])
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], env=environ, cwd=environment.PACKAGE_ROOT, capture_output=True, text=True
     )
-    assert done.stdout.strip() == str([str(tmp_path / "bench" / "__init__.py"), None, None, None]), done
+    assert done.stdout.strip() == str([str(tmp_path / "collbench" / "__init__.py"), None, None, None]), done
 
 
 def test_a_stopped_process_is_reported_and_a_running_process_is_not(monkeypatch):

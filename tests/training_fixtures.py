@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.notices import RunNotice, notice
-from bench.model.records import (
+from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from collbench.model.notices import RunNotice, notice
+from collbench.model.records import (
     Case,
     Failure,
     InvariantCheck,
@@ -25,9 +25,9 @@ from bench.model.records import (
     Timings,
     Usage,
 )
-from bench.packages.training.catalog.presets import PRESETS, gradients
-from bench.packages.training.catalog.strategies import reference_of
-from bench.packages.training.conclusions import (
+from collbench.packages.training.catalog.presets import PRESETS, gradients
+from collbench.packages.training.catalog.strategies import reference_of
+from collbench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
     Advice,
@@ -39,8 +39,8 @@ from bench.packages.training.conclusions import (
     TrainingNotice,
     training_of,
 )
-from bench.packages.training.step_records import CallRecord, Link, RankTimeline, StepDetail, Timeline
-from bench.packages.training.synchronisation import (
+from collbench.packages.training.step_records import CallRecord, Link, RankTimeline, StepDetail, Timeline
+from collbench.packages.training.synchronisation import (
     PARTS,
     REFERENCE,
     TAILS,

@@ -3,16 +3,16 @@
 import contextlib
 import traceback
 
-from bench.catalog.collectives import cycle
-from bench.machine import host
-from bench.model.records import Case, Sampling, Settings
-from bench.planning.footprint import buffer_bytes
-from bench.protocol.rank_context import RankContext
-from bench.rank import timing
-from bench.rank.process import joined
-from bench.rank.rounds import workload_of
-from bench.rank.tensors import Arena
-from bench.store import encoding
+from collbench.catalog.collectives import cycle
+from collbench.machine import host
+from collbench.model.records import Case, Sampling, Settings
+from collbench.planning.footprint import buffer_bytes
+from collbench.protocol.rank_context import RankContext
+from collbench.rank import timing
+from collbench.rank.process import joined
+from collbench.rank.rounds import workload_of
+from collbench.rank.tensors import Arena
+from collbench.store import encoding
 
 # Bytes of the buffers of a case: several buffers are used, and one is used again.
 POOL_BYTES = 2 * 1920

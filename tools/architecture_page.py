@@ -11,7 +11,7 @@ from tools import rooms
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "develop" / "architecture.md"
-BENCH = ROOT / "bench"
+BENCH = ROOT / "bench" / "collbench"
 
 FLOW = """# Architecture
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from bench.analyze.analysis import diagnose
-from bench.analyze.summaries import headlines
-from bench.model.records import Case, Samples
-from bench.store import folders
+from collbench.analyze.analysis import diagnose
+from collbench.analyze.summaries import headlines
+from collbench.model.records import Case, Samples
+from collbench.store import folders
 from tools import large_runs
 from tools.first_look import ROUNDS, RUN, Watched, candidates, compared, seen, spread
 
@@ -137,8 +137,8 @@ def light_verbs(folder: Path) -> list[Row]:
     rows = []
     for arguments in (["--help"], ["plan", str(ROOT / "configs/gloo.yaml")], ["list"]):
         times = [call(folder, *arguments) for _ in range(7)]
-        code = f"import sys; sys.argv = ['run_bench.py', *{arguments!r}]; import run_bench\n"
-        code += "run_bench.main()\n"
+        code = f"import sys; sys.argv = ['run_bench.py', *{arguments!r}]; from collbench.__main__ import main\n"
+        code += "main()\n"
         code += "print('HEAVY', sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
         command = [sys.executable, "-c", code]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

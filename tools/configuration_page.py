@@ -11,16 +11,16 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bench.catalog.collectives import ALL_OPTIONS
-from bench.config.documents import in_flow
-from bench.config.fields import OneOf, fields_of
-from bench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
-from bench.model.records import OPTIONS
-from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
-from bench.packages.gate.config import Expectation, Expectations
-from bench.packages.replay.config import ReplaySection
-from bench.packages.training.catalog.strategies import STRATEGIES
-from bench.packages.training.config import (
+from collbench.catalog.collectives import ALL_OPTIONS
+from collbench.config.documents import in_flow
+from collbench.config.fields import OneOf, fields_of
+from collbench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from collbench.model.records import OPTIONS
+from collbench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
+from collbench.packages.gate.config import Expectation, Expectations
+from collbench.packages.replay.config import ReplaySection
+from collbench.packages.training.catalog.strategies import STRATEGIES
+from collbench.packages.training.config import (
     ImportedModel,
     ShapeSection,
     StrategySection,

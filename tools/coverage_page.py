@@ -10,16 +10,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS
-from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.model.notices import Value
-from bench.model.records import Case, Run
-from bench.model.units import format_bytes
-from bench.report import markdown
-from bench.report.blocks import Heading, left, table
-from bench.report.notices import sentence
-from bench.store import folders
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
+from collbench.model.notices import Value
+from collbench.model.records import Case, Run
+from collbench.model.units import format_bytes
+from collbench.report import markdown
+from collbench.report.blocks import Heading, left, table
+from collbench.report.notices import sentence
+from collbench.store import folders
 
 # Text of a verified cell whose operation has no reduce op; header of the column for operations without a dtype.
 DONE, NO_DTYPE = "✓", "no dtype"

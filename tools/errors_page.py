@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.model import errors
+from collbench.model import errors
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
@@ -65,7 +65,7 @@ def readable(node: ast.expr) -> str:
 def page() -> str:
     """Return the whole page."""
     texts: dict[str, set[str]] = {kind: set() for kind in kinds()}
-    for path in sorted((ROOT / "bench").rglob("*.py")):
+    for path in sorted((ROOT / "bench" / "collbench").rglob("*.py")):
         for kind, text in messages(path):
             fixed = "".join(text.split("*")[::2])
             if kind in texts and sum(map(str.isalpha, fixed)) >= LEAST_LETTERS and " " in fixed.strip():

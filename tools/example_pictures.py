@@ -12,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.cli.output import analyzed
-from bench.report import document, markdown, plots
-from bench.report.view import View
-from bench.store import folders
+from collbench.cli.output import analyzed
+from collbench.report import document, markdown, plots
+from collbench.report.view import View
+from collbench.store import folders
 from proof.code import of_modules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,8 +30,8 @@ SHOWN = {
 }
 # The modules that lay out and label pictures.
 DRAWING = (
-    *("bench.report.plots.figures", "bench.report.plots.sizes", "bench.report.plots.ranks_and_time"),
-    *("bench.packages.training.report.plots", "bench.packages.replay.plots"),
+    *("collbench.report.plots.figures", "collbench.report.plots.sizes", "collbench.report.plots.ranks_and_time"),
+    *("collbench.packages.training.report.plots", "collbench.packages.replay.plots"),
 )
 
 

@@ -20,18 +20,18 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.launch import launcher
-from bench.machine import gpus, host
-from bench.model.notices import SkipNotice, notice
-from bench.model.records import Case, Machine, Samples
-from bench.packages.training.operation import RANK_MODULES
-from bench.rank import torch_names
-from bench.rank.collectives import Call, rest
-from bench.rank.device import Action, Device, cycles_a_ns, device_of
-from bench.rank.timing import CaseTimer
-from bench.rank.workload import Workload
-from bench.report.notices import sentence
-from bench.store import folders
+from collbench.launch import launcher
+from collbench.machine import gpus, host
+from collbench.model.notices import SkipNotice, notice
+from collbench.model.records import Case, Machine, Samples
+from collbench.packages.training.operation import RANK_MODULES
+from collbench.rank import torch_names
+from collbench.rank.collectives import Call, rest
+from collbench.rank.device import Action, Device, cycles_a_ns, device_of
+from collbench.rank.timing import CaseTimer
+from collbench.rank.workload import Workload
+from collbench.report.notices import sentence
+from collbench.store import folders
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results" / "gpu-check.md"
@@ -211,7 +211,7 @@ def fork_program() -> str:
     """Return a program that loads the fork server's modules, and prints whether CUDA has been initialised."""
     return f"""
 import ctypes
-from bench.machine import environment
+from collbench.machine import environment
 environment.prepare_process()
 import {", ".join([launcher.FIRST, launcher.LAST, *RANK_MODULES])}
 print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))

@@ -22,13 +22,13 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
-from bench.launch.launcher import Launcher
-from bench.machine import host
-from bench.model.records import Case, Job, Launch, Sampling, Settings
-from bench.protocol import messages
-from bench.protocol.rank_context import RankContext
-from bench.rank.process import joined, run_rank
-from bench.store import encoding, folders
+from collbench.launch.launcher import Launcher
+from collbench.machine import host
+from collbench.model.records import Case, Job, Launch, Sampling, Settings
+from collbench.protocol import messages
+from collbench.protocol.rank_context import RankContext
+from collbench.rank.process import joined, run_rank
+from collbench.store import encoding, folders
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (2, 4, 8, 16, 32, 64)

@@ -25,8 +25,8 @@ from pathlib import Path
 import psutil
 from tabulate import tabulate
 
-from bench.model.records import Samples
-from bench.store import folders
+from collbench.model.records import Samples
+from collbench.store import folders
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path("/dev/shm")
@@ -180,7 +180,7 @@ def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     sides = iter("AB")  # A is started first
     for child in main.children():
         line = " ".join(child.cmdline())
-        if "bench.cli.side_worker" in line:
+        if "collbench.cli.side_worker" in line:
             side = f"side {next(sides)}"
             yield f"process of {side}", child
             for name, process in [*parts(child)][1:]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from bench.catalog.subgroups import rounds
-from bench.machine import host
-from bench.model.records import Case, Json, Launch, Plan, Sampling, Settings
-from bench.store import folders
-from bench.store.folders import Journal
+from collbench.catalog.subgroups import rounds
+from collbench.machine import host
+from collbench.model.records import Case, Json, Launch, Plan, Sampling, Settings
+from collbench.store import folders
+from collbench.store.folders import Journal
 
 RANKS_A_NODE = 8
 # Times in nanoseconds: mean jitter of arrivals; duration of an operation after all ranks have arrived.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.model.notices import NoticeKind
-from bench.model.units import counted
-from bench.report import notices
+from collbench.model.notices import NoticeKind
+from collbench.model.units import counted
+from collbench.report import notices
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notices.md"
 HEAD = """\

@@ -2,8 +2,8 @@
 
     python -m tools.numbers COMMIT
 
-A redesign moves no number: this prints the differences as unified diffs, and exits with 1 if there are any. Read are the
-runs of docs/example and, where they lie beside the checkout, the published tables and traces of ../shared/reference.
+A redesign moves no number: this prints the differences as unified diffs, and exits with 1 if there are any. It
+reads the runs of docs/example and, where they lie beside the checkout, the tables and traces of ../shared/reference.
 """
 
 import difflib
@@ -34,7 +34,11 @@ def commands(tree: Path) -> Iterator[list[str]]:
         yield ["diagnose", str(example / run)]
     for name in ("csv", "json", "markdown", "line", "openmetrics"):
         yield ["compare", str(example / "before"), str(example / "after"), "--format", name]
-    traces = [example / "training.calls.jsonl", *sorted(REFERENCE.glob("traces/*.gz")), *REFERENCE.glob("traces/*.json")]
+    traces = [
+        example / "training.calls.jsonl",
+        *sorted(REFERENCE.glob("traces/*.gz")),
+        *REFERENCE.glob("traces/*.json"),
+    ]
     for trace in traces:
         yield ["replay", str(trace), "--look", "--no-plots"]
         yield ["replay", str(trace), "--look", "--format", "json"]

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from bench.packages.training.catalog.presets import PRESETS
-from bench.packages.training.rank.models import Transformer
+from collbench.packages.training.catalog.presets import PRESETS
+from collbench.packages.training.rank.models import Transformer
 
 # DDP builds its buckets in the first two steps.
 UNRECORDED, STEPS = 3, 10

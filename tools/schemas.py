@@ -6,8 +6,8 @@
 import json
 from pathlib import Path
 
-from bench.config.models import Config
-from bench.report.machine_format import COMPARISONS, json_schema
+from collbench.config.models import Config
+from collbench.report.machine_format import COMPARISONS, json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = {

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from bench.machine import host
-from bench.model import units
-from bench.report.notices import sentence
+from collbench.machine import host
+from collbench.model import units
+from collbench.report.notices import sentence
 from proof import links
 
 # The program that mpirun calls in place of ssh. Arguments: a name, then the words of a command.

@@ -9,8 +9,8 @@ import os
 import subprocess
 import sys
 
-from bench.config.fields import LOADS
-from bench.rank import load
+from collbench.config.fields import LOADS
+from collbench.rank import load
 
 
 def main() -> int:

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from tabulate import tabulate
 
-from bench.cli.comparison import compare_sides
-from bench.model.comparisons import INCONCLUSIVE, Change
-from bench.model.records import Case
-from bench.model.units import format_bytes, format_seconds
-from bench.report.labels import ranks_text
-from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, size_axis
-from bench.store import folders
+from collbench.cli.comparison import compare_sides
+from collbench.model.comparisons import INCONCLUSIVE, Change
+from collbench.model.records import Case
+from collbench.model.units import format_bytes, format_seconds
+from collbench.report.labels import ranks_text
+from collbench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, size_axis
+from collbench.store import folders
 
 # Panels per row.
 ACROSS = 3

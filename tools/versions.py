@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from tabulate import tabulate
 
-from bench.machine import host
+from collbench.machine import host
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, LOG = ROOT / "docs/develop/versions.md", ROOT / "build/versions.log"

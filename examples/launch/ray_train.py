@@ -18,7 +18,7 @@ def measure(settings: dict[str, str]) -> None:
     """Take part in the run as one rank: all Ray workers together are one run."""
     chdir(settings["folder"])
     environ.setdefault("COLLBENCH_SECRET", settings["secret"])
-    from bench.cli import call
+    from collbench.cli import call
 
     status = call(ARGUMENTS)
     if status:

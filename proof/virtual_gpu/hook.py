@@ -50,8 +50,8 @@ def _footprint(module: ModuleType) -> None:
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _torch,
-    "bench.rank.timing": _timing,
-    "bench.planning.footprint": _footprint,
+    "collbench.rank.timing": _timing,
+    "collbench.planning.footprint": _footprint,
 }
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.model.records import Run
-from bench.store import folders
+from collbench.model.records import Run
+from collbench.store import folders
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / ".venv-cuda"
@@ -113,7 +113,7 @@ def clean() -> None:
 
 
 def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
-    """Return the bytes that a rank sends on a ring. size_bytes: as defined in `bench.catalog.collectives`."""
+    """Return the bytes that a rank sends on a ring. size_bytes: as defined in `collbench.catalog.collectives`."""
     shares = {
         "all_reduce": 2 * (ranks - 1) / ranks,
         "all_gather": (ranks - 1) / ranks,

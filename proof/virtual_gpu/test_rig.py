@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.analyze.analysis import analyze
-from bench.store import folders
+from collbench.analyze.analysis import analyze
+from collbench.store import folders
 from proof import virtual
 from proof.claim import HOLDS
 from proof.virtual_gpu import rig

@@ -1,0 +1,83 @@
+"""Apply every analysis of this package to one run, in order.
+
+In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and the
+questions without an answer, with the reason. If nothing is found, it states this, too: no text would look like health.
+"""
+
+from collections.abc import Iterable
+
+from collbench.analyze.consistency import findings as inconsistencies
+from collbench.analyze.cost_model import bounds, fits, hardware_bounds
+from collbench.analyze.links import matrices, slow_ranks_and_links
+from collbench.analyze.notices import incomplete, notices_of
+from collbench.analyze.parts import parts
+from collbench.analyze.ranks import late_ranks
+from collbench.analyze.summaries import choice_changes, summarize
+from collbench.catalog.collectives import OPERATIONS, cycle
+from collbench.model.conclusions import Analysis, Diagnosis
+from collbench.model.divisions import WORLD
+from collbench.model.notices import DiagnosisNotice, Notice, notice
+from collbench.model.records import Case, Run
+
+
+def analyze(run: Run) -> Analysis:
+    """Return all conclusions from one run."""
+    summaries = summarize(run)
+    diagnosis = diagnose(run)
+    missing = incomplete(run)
+    package_conclusions = {name: part.analyze(run, summaries) for name, part in parts().items()}
+    return Analysis(
+        summaries=tuple(summaries),
+        notices=(*([missing] if missing else []), *notices_of(run, summaries)),
+        diagnosis=diagnosis,
+        inconsistencies=tuple(inconsistencies(summaries)),
+        fits=tuple(fits(summaries)),
+        bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
+        matrices=tuple(matrices(run)),
+        choices=tuple(choice_changes(summaries)),
+        of_packages=package_conclusions,
+        incomplete=missing,
+    )
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Find late ranks from arrivals, and slow ranks and links from pairwise exchanges."""
+    late = late_ranks(run)
+    if any(s.aggregate is not None for s in run.samples):
+        return Diagnosis(tuple(late), tuple(_undiagnosed(run, bool(late))))
+    slow, silent = slow_ranks_and_links(run)
+    measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
+    if not measured:
+        silent.append(notice(DiagnosisNotice.NOTHING_MEASURED))
+    elif not late and any(map(_shows_late_ranks, measured)):
+        silent.append(notice(DiagnosisNotice.NOBODY_LATE))
+    if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
+        silent.append(notice(DiagnosisNotice.RANKS_UNTESTED, list(dict.fromkeys(together))))
+    if not any(OPERATIONS[case.op].paired for case in measured):
+        silent.append(notice(DiagnosisNotice.NO_LINKS_TESTED))
+    elif not slow and not silent:
+        silent.append(notice(DiagnosisNotice.NOBODY_SLOW))
+    return Diagnosis((*late, *slow), tuple(silent))
+
+
+def _shows_late_ranks(case: Case) -> bool:
+    """Return whether all ranks of a case make the same calls, and nothing between them."""
+    return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
+
+
+def _undiagnosed(run: Run, late: bool) -> Iterable[Notice]:
+    """Yield a notice on each question that imported numbers cannot answer. late: whether a late rank was named."""
+    aggregates = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
+    apart = [(case, aggregate) for case, aggregate in aggregates if aggregate.apart]
+    if not aggregates:
+        yield notice(DiagnosisNotice.NO_ARRIVALS)
+        return
+    if not apart:
+        yield notice(DiagnosisNotice.NOT_APART)
+    elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
+        yield notice(DiagnosisNotice.SEVERAL_GPUS)
+    elif all(OPERATIONS[case.op].rooted or case.groups != WORLD for case, _ in apart):
+        yield notice(DiagnosisNotice.ONLY_ROOTED)
+    elif not late:
+        yield notice(DiagnosisNotice.NOBODY_LATE)
+    yield notice(DiagnosisNotice.NO_LINK_TIMES)

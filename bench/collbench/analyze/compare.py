@@ -1,0 +1,498 @@
+"""Compare two runs: give a verdict on each common case and on the whole, and list other differences between the runs.
+
+In: two runs and their summaries. Out: a `Comparison`, with its notices; for cases that compute, also the change of
+their exposed communication. This module matches the cases; `verdicts` decides. A measured case without a partner is
+listed with the reason, never dropped silently. Prints nothing.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+
+import numpy as np
+
+from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
+from collbench.analyze.parts import exposed_of, parts
+from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
+from collbench.analyze.sessions import differences, facts_of, is_virtual, machine_of
+from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
+from collbench.catalog.collectives import ALL_OPTIONS
+from collbench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    MIN_CHANGE,
+    MOST_FURTHER_LAUNCHES,
+    SLOWER,
+    Absence,
+    Change,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Unpaired,
+)
+from collbench.model.conclusions import IntervalKind, Summary
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.facts import Session
+from collbench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice, of_run
+from collbench.model.records import Case, Run, Samples
+from collbench.stats import intervals, verdicts
+from collbench.stats.intervals import Floats, launch_interval
+from collbench.store.ledger import LedgerEntry
+
+# Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
+AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in ALL_OPTIONS))
+# A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
+COMMA = re.compile(r",(?![^()]*\))")
+
+Pair = tuple[Summary, Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The runs of each side of a comparison. Pairs have one entry per side."""
+
+    # Number of runs on each side, measured at different times.
+    runs: tuple[int, int] = (1, 1)
+    # Variance of the run means of a side, relative to its expected value if the between-run variance were equal to the
+    # between-launch variance. The ratio is a mean over all cases, because a run moves many cases together, and is at
+    # least 1.
+    apart: float = 1.0
+    # Launch means per case, with the between-run offset removed.
+    means: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+    # Mean of each run, per case.
+    levels: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+
+    @property
+    def units(self) -> bool:
+        """Return whether each side has enough runs for runs to be the unit of the test, in place of launches."""
+        return min(self.runs) >= verdicts.FEWEST_LAUNCHES and all(
+            len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
+        )
+
+    @property
+    def effective_runs(self) -> tuple[float, float]:
+        """Return the effective number of runs per side, as if runs varied like launches: number of runs / `apart`."""
+        return self.runs[0] / self.apart, self.runs[1] / self.apart
+
+
+ONE_EACH = Sets()
+# Between-run standard deviation of the logarithm of a case's time, and its degrees of freedom; by the key of the case.
+Scatter = tuple[float, float]
+BetweenRuns = Mapping[str, Scatter]
+
+
+def compare(
+    before: Run,
+    after: Run,
+    old: Sequence[Summary],
+    new: Sequence[Summary],
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: str | None = None,
+    between_runs: BetweenRuns | None = None,
+    sets: Sets = ONE_EACH,
+) -> Comparison:
+    """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
+
+    Raises UnmeasurableError also if only one of the runs is on virtual GPUs; ConfigError if `across` cannot be used.
+
+    min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
+    measurements of the same thing, as stated by the user; used only if a side has one launch. across: a field of
+    the case that may differ between the sides, such as `backend`; or with its value on each side,
+    `backend=gloo,nccl`. between_runs: the between-run variance on the machine of both runs, if it is known.
+    sets: the runs of each side.
+    """
+    if is_virtual(before) != is_virtual(after):
+        virtual = before if is_virtual(before) else after
+        raise UnmeasurableError(
+            f"{virtual.name} was measured on virtual GPUs, whose times follow a rule: compare it with such runs only"
+        )
+    axis = axis_of(across)
+    olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
+    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
+    axis.check(pairs)
+    broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]))
+    partly = [(a, b) for a, b in pairs if b.failures and not a.failures]
+    broken += tuple(Unpaired(a.case, b.case, Absence.FAILED_ONCE, b.failures[0].text) for a, b in partly)
+    failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]))
+    if not pairs and not broken:
+        for name, summaries, value in zip((before.name, after.name), (old, new), axis.values, strict=True):
+            there = dict.fromkeys(str(getattr(summary.case, axis.field)) for summary in summaries) if value else {}
+            if value and value not in there:
+                raise UnmeasurableError(
+                    f"--across {axis.field}: {name} has no measured case of {value}; it has {', '.join(there)}"
+                )
+        raise UnmeasurableError(
+            f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
+            "dtype, size and options are needed"
+        )
+    # Two sides of one run were measured together, launch by launch: there is no between-run variance.
+    between_runs = {} if between_runs is None or before.path == after.path else between_runs
+    several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
+    apart = before.path != after.path
+    tested, overall = _tested(several, min_change, between_runs, apart, sets) if several else ([], None)
+    by_key = {change.case.key: change for change in tested}
+    changes = [by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
+    changes = [
+        replace(change, exposed=exposed)
+        for change, exposed in zip(changes, _exposed(before, after, pairs), strict=True)
+    ]
+    variance_known = all(change.case.key in between_runs for change in changes)
+    all_verdicts = [*(change.verdict for change in changes), *([overall.verdict] if overall else [])]
+    return Comparison(
+        before=before.name,
+        after=after.name,
+        whole=overall,
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], overall),
+        min_change=min_change,
+        virtual=is_virtual(before),
+        changes=tuple(changes),
+        differences=differences(facts_of(before), facts_of(after)),
+        only_before=only_before,
+        only_after=(*failed_before, *only_after),
+        lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
+        broken=broken,
+        notices=(
+            *_between_run_notices(before, after, variance_known, sets),
+            *_notices(before, after, changes, broken, min_change),
+        ),
+        across=axis.field or None,
+        assumes_steady=apart and not variance_known and sets.runs == (1, 1) and _by_launches(changes, overall),
+        remarks=(
+            *disturbed((before, old), (after, new)),
+            *(_limit(changes, overall, sets) if apart and not variance_known else ()),
+        ),
+    )
+
+
+def compare_runs(
+    before: Run | Sequence[Run],
+    after: Run | Sequence[Run],
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: str | None = None,
+    ledger: Sequence[LedgerEntry] = (),
+) -> Comparison:
+    """Summarise two runs, or several on a side, and compare them. ledger: noise of the machine that measured them.
+
+    An upgrade may lie between the runs: the between-run variance is estimated from the history before it.
+    """
+    sides = [[side] if isinstance(side, Run) else side for side in (before, after)]
+    old, new = map(together, sides)
+    machine, other = machine_of(old), machine_of(new)
+    between_runs: BetweenRuns = {}
+    if machine is not None and other is not None and machine.is_same_hardware(other):
+        between_runs = between_run_scatter(ledger, machine, {run.name for side in sides for run in side})
+    by_side = [[headlines(run) for run in side] for side in sides]
+    old_cases, new_cases = (
+        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(by_side, (old, new), strict=True)
+    )
+    sets = sets_of(by_side)
+    compared = compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets)
+    names, other_names = (tuple(run.name for run in side) for side in sides)
+    return replace(compared, runs_before=names, runs_after=other_names)
+
+
+# ── several runs on a side ───────────────────────────────────────────────────────────────────────
+def together(runs: Sequence[Run]) -> Run:
+    """Merge the runs of one side into one run, with their launches numbered consecutively."""
+    if len(runs) == 1:
+        return runs[0]
+    samples, sessions, before = list[Samples](), list[Session](), 0
+    for run in runs:
+        samples += [replace(measured, launch=before + measured.launch) for measured in run.samples]
+        for session in run.environment:
+            launches = [{**launch, "launch": before + launch["launch"]} for launch in session.get("launches", [])]
+            sessions.append({**session, "launches": launches})  # type: ignore[typeddict-item]
+        before += max([run.plan.launches, *(measured.launch for measured in run.samples)])
+    first = runs[0].path
+    path = first.with_name(f"{first.name} and {len(runs) - 1} more")
+    return replace(runs[0], path=path, environment=sessions, samples=samples)
+
+
+def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
+    """Compute the `Sets` of both sides, from the summaries of each run."""
+    ratios, centred, levels = list[float](), list[dict[str, Floats]](), list[dict[str, Floats]]()
+    for runs in sides:
+        logs: dict[str, list[Floats]] = defaultdict(list)
+        for summary in (summary for run in runs for summary in run if len(summary.means_s) > 1):
+            logs[summary.case.key].append(np.log(summary.means_s))
+        centred.append({key: np.exp(_centred(series)) for key, series in logs.items()})
+        levels.append({key: np.exp([values.mean() for values in series]) for key, series in logs.items()})
+        for series in (series for series in logs.values() if len(series) > 1):
+            launch = float(np.var(_centred(series), ddof=1)) + verdicts.SMALLEST_SCATTER**2
+            expected = launch * (1 + float(np.mean([1 / len(values) for values in series])))
+            ratios.append(float(np.var([values.mean() for values in series], ddof=1)) / expected)
+    counts = (len(sides[0]), len(sides[1]))
+    apart = max(1.0, float(np.mean(ratios))) if ratios else 1.0
+    return Sets(counts, apart, (centred[0], centred[1]), (levels[0], levels[1]))
+
+
+def _centred(series: Sequence[Floats]) -> Floats:
+    """Centre the launches of several runs on the mean of the runs; the within-run variance stays."""
+    within = np.concatenate([logs - logs.mean() for logs in series])
+    stretch = math.sqrt((len(within) - 1) / (len(within) - len(series)))
+    return float(np.mean([logs.mean() for logs in series])) + stretch * within
+
+
+# ── matching the cases ───────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The field in which the sides differ on purpose."""
+
+    # Empty if there is no such field.
+    field: str
+    # Value of the field on each side; None means any value.
+    values: tuple[str | None, str | None]
+
+    def key(self, case: Case) -> str:
+        """Return the case's key without the field."""
+        if not self.field:
+            return case.key
+        # Only calls back to back have a depth: it is a part of the metric.
+        blank = replace(case, depth=1) if self.field == "metric" else case
+        return blank.with_value(self.field, "*").key
+
+    def has(self, case: Case, value: str | None) -> bool:
+        """Return whether the case has this value of the field; True if no value is given."""
+        return value is None or self.text(case) == value
+
+    def text(self, case: Case) -> str:
+        """Return the case's value of the field, as `--across` takes it; empty if there is none."""
+        value = case.value(self.field)
+        return "" if value is None else str(value)
+
+    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
+        """Return the summaries of a side by `key`; if a value is given, only summaries with this value of the field."""
+        by_key: dict[str, Summary] = {}
+        for summary in summaries:
+            if not self.has(summary.case, value):
+                continue
+            other = by_key.setdefault(self.key(summary.case), summary)
+            if other is not summary:
+                a, b = (self.text(side.case) for side in (other, summary))
+                raise ConfigError(
+                    f"--across {self.field}: one run has both {a} and {b}; name the value of each side: "
+                    f"--across {self.field}={a},{b}"
+                )
+        return by_key
+
+    def check(self, pairs: Sequence[Pair]) -> None:
+        """Raise ConfigError if no pair differs in the field."""
+        if self.field and pairs and all(len({side.case.value(self.field) for side in pair}) == 1 for pair in pairs):
+            raise ConfigError(
+                f"--across {self.field}: both sides have the same {self.field}, so there is nothing to compare"
+            )
+
+
+SAME_CASES = Axis("", (None, None))
+
+
+def axis_of(across: str | None) -> Axis:
+    """Read the option `--across`. Raises ConfigError if it is not valid."""
+    field, _, text = (across or "").partition("=")
+    values = COMMA.split(text) if text else [None, None]
+    if across is not None and (field not in AXES or len(values) != 2):
+        raise ConfigError(
+            f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
+        )
+    return Axis(field, (values[0], values[1]))
+
+
+# Why a run has no time of a case, with the detail.
+Missing = tuple[Absence, str | Notice]
+
+
+def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], Missing]:
+    """Return a function that gives the reason, with detail, why the run has no time of a case with this axis value."""
+    absent: list[tuple[Case, Absence, str | Notice]] = [
+        *((case, Absence.NOT_YET, "") for case in run.plan.cases),
+        *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
+        *((samples.case, Absence.FAILED, samples.failure.text) for samples in run.samples if samples.failure),
+    ]
+    reasons = {axis.key(case): (why, detail) for case, why, detail in absent if axis.has(case, value)}
+
+    def reason(case: Case) -> Missing:
+        # A skip may represent all cases of its kind.
+        kinds = (case, case.shared)
+        matches = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
+        return next(matches, (Absence.NOT_ASKED, ""))
+
+    return reason
+
+
+def _unpaired(
+    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], Missing]
+) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
+    """Return cases with a time on their own side only: cases that failed on the other side, and cases not measured."""
+    failed, missing = [], []
+    for key, summary in own.items():
+        if summary.time_s is None:
+            continue
+        partner = others.get(key)
+        if partner is None:
+            missing.append(Unpaired(summary.case, summary.case, *reason(summary.case)))
+        elif partner.time_s is None:
+            why = (Absence.FAILED, partner.failures[0].text) if partner.failures else reason(summary.case)
+            failed.append(Unpaired(summary.case, partner.case, *why))
+    return tuple(failed), tuple(missing)
+
+
+# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
+def _tested(
+    pairs: Sequence[Pair], min_change: float, between_runs: BetweenRuns, apart: bool, sets: Sets
+) -> tuple[list[Change], Judgement | None]:
+    """Return the changes of cases with two launches or more on each side, and the overall judgement.
+
+    apart: whether the sides are different runs. With four runs on each side, these show the between-run variance;
+    otherwise it is taken from `between_runs` if it has all cases, or assumed equal to the between-launch variance.
+    """
+    units = apart and sets.units
+    by_side = sets.levels if units else sets.means
+    before, after = (
+        [by_side[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
+    )
+    estimates = verdicts.unpaired(before, after, shrink=not units)
+    overall = verdicts.index(before, after) if len(pairs) > 1 else None
+    spans = [between_runs[pair[0].case.key] for pair in pairs if pair[0].case.key in between_runs]
+    unknown = apart and not units  # the between-run variance
+    if unknown and len(spans) == len(pairs):
+        scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
+        scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
+        estimates = verdicts.with_between_run(estimates, scatter, freedom)
+        if overall is not None:  # as if a run moved all cases by the same factor: the worst case
+            overall = verdicts.with_between_run(overall, scatter.mean(keepdims=True), freedom.min(keepdims=True))
+    elif unknown:
+        overall = verdicts.index_with_assumed(overall, estimates, sets.effective_runs) if overall is not None else None
+        estimates = verdicts.with_assumed(estimates, sets.effective_runs)
+    levels = verdicts.Levels() if overall is None else verdicts.Levels().shared
+    changes = [
+        Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _concluded(judgement, a, b, units))
+        for pair, a, b, judgement in zip(
+            pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
+        )
+    ]
+    if overall is None:
+        return changes, None
+    (judgement,) = verdicts.judge(overall, min_change, levels)
+    return changes, _concluded(judgement, before[0], after[0], units)
+
+
+def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
+    """Return the judgement as it is reported: marked as over runs, or undecided if a side has too few launches.
+
+    units: whether the judgement is over runs, to which no further launches can be added.
+    """
+    if units:
+        return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
+    if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
+        return judgement
+    return verdicts.undecided(judgement, notice(VerdictNotice.FEW_LAUNCHES, fewest=verdicts.FEWEST_LAUNCHES))
+
+
+def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
+    assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
+    judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
+    return Change(old.case, new.case, old.time_s, new.time_s, judgement)
+
+
+# ── exposed communication ────────────────────────────────────────────────────────────────────────
+def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
+    """Return the change of each pair's exposed communication; None if a side has none."""
+    olds, news = exposed_of(before), exposed_of(after)
+    both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
+    enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
+    several = [(means(old), means(new)) for (old, _), (new, _) in compress(both, enough)]
+    old_s, new_s = ([side[which] for side in several] for which in (0, 1))
+    tested = iter(verdicts.differences(old_s, new_s, apart=before.path != after.path))
+    changes: list[ExposedChange | None] = []
+    for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
+        if not (old and new):
+            changes.append(None)
+            continue
+        a, b = estimate(old), estimate(new)
+        difference, resolved = intervals.difference_of_intervals(a, b), False
+        if over_launches:
+            difference, significant = next(tested)
+            resolved = significant and abs(difference.value) > max(old_noise_s, new_noise_s)
+        changes.append(ExposedChange(a, b, difference, resolved))
+    return changes
+
+
+# ── notices ──────────────────────────────────────────────────────────────────────────────────────
+def _notices(
+    before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
+) -> Iterable[Notice]:
+    for run in (before, after):
+        yield from of_run(run.name, (part_notice for part in parts().values() for part_notice in part.notices(run)))
+        if run.plan.settings.faults:
+            kinds = tuple(sorted({fault.do for fault in run.plan.settings.faults}))
+            yield from of_run(run.name, [notice(ComparisonNotice.PLANTED_FAULTS, faults=kinds)])
+    imports = [run for run in (before, after) if run.imported is not None]
+    if not imports and before.plan.settings.sampling != after.plan.settings.sampling:
+        yield notice(ComparisonNotice.SAMPLED_DIFFERENTLY)
+    for run in imports:
+        source = run.imported or {}
+        tools, statistics = tuple(source.get("tool", [])), tuple(source.get("statistic", []))
+        yield from of_run(run.name, [notice(ComparisonNotice.IMPORTED, tools=tools, statistics=statistics)])
+    if len(imports) == 1:
+        yield notice(ComparisonNotice.OTHER_METHOD)
+    if broken:
+        yield notice(ComparisonNotice.BROKEN, [case.case.key for case in broken], count=len(broken))
+    alone = [change.case.key for change in changes if change.reason.kind is VerdictNotice.ONE_LAUNCH]
+    if alone:
+        yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
+    changed = {verdict: [change.case.key for change in changes if change.verdict == verdict]
+               for verdict in (SLOWER, FASTER)}  # fmt: skip
+    if changed[SLOWER] and changed[FASTER]:
+        yield notice(ComparisonNotice.BOTH_WAYS, slower=len(changed[SLOWER]), faster=len(changed[FASTER]))
+    opened = [change for change in changes if change.verdict == INCONCLUSIVE and change.case.key not in alone]
+    if opened:
+        keys = [change.case.key for change in opened]
+        yield notice(ComparisonNotice.UNDECIDED, keys, count=len(opened), min_change=min_change)
+        beyond = [change.case.key for change in opened if _beyond_launches(change)]
+        if beyond:
+            yield notice(ComparisonNotice.BEYOND_LAUNCHES, beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
+
+
+def _beyond_launches(change: Change) -> bool:
+    """Return whether the tests left the case undecided, and no advisable number of further launches would decide it."""
+    by_launches = change.reason.kind is VerdictNotice.NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
+    return by_launches and change.further_launches is None
+
+
+def _limit(changes: Sequence[Change], overall: Judgement | None, sets: Sets) -> Iterable[Notice]:
+    """Yield the smallest change that these runs could show, if nothing was decided."""
+    judgement = overall or (changes[0].judgement if len(changes) == 1 else None)
+    if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
+        return
+    yield notice(ComparisonNotice.LIMIT, runs=sum(sets.runs), least_ratio=judgement.ratio.high / judgement.ratio.value)
+
+
+def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
+    """Yield a notice for each side whose times other processes made longer."""
+    for run, summaries in sides:
+        shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
+        if shares:
+            yield from of_run(run.name, [notice(ComparisonNotice.DISTURBED, share=max(shares))])
+
+
+def _by_launches(changes: Sequence[Change], overall: Judgement | None) -> bool:
+    """Return whether a test with the between-launch variance shows a change, of a case or overall."""
+    reasons = [change.reason for change in changes] + ([overall.reason] if overall else [])
+    return any(reason.kind is VerdictNotice.CHANGED for reason in reasons)
+
+
+def _between_run_notices(before: Run, after: Run, variance_known: bool, sets: Sets) -> Iterable[Notice]:
+    """Yield the source of the verdicts' between-run variance. variance_known: whether the ledger has this variance."""
+    if before.path == after.path:
+        return
+    if sets.units:
+        yield notice(ComparisonNotice.OVER_RUNS, before=sets.runs[0], after=sets.runs[1])
+    elif variance_known:
+        yield notice(ComparisonNotice.FROM_LEDGER)
+    else:
+        yield notice(ComparisonNotice.OTHER_TIMES, fewest=FEWEST_LEDGER_RUNS)

@@ -1,0 +1,319 @@
+"""Collect notices on everything that limits how far a run can be trusted.
+
+In: a `Run` and its summaries. Out: notices, the gravest first.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from collbench.analyze.comparability import hosts_of, session_changes
+from collbench.analyze.cost_model import impossible
+from collbench.analyze.parts import parts
+from collbench.analyze.sessions import launches_of
+from collbench.analyze.summaries import FOREIGN_CPU_LIMIT
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import OPERATIONS
+from collbench.model.conclusions import Summary
+from collbench.model.facts import HostFacts, Session
+from collbench.model.notices import CaseNotice, DeviceEventNotice, Notice, RunNotice, notice
+from collbench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
+from collbench.stats import intervals
+
+# Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
+THROTTLED = {
+    0x4: DeviceEventNotice.POWER_CAP,
+    0x8: DeviceEventNotice.HARDWARE_SLOWDOWN,
+    0x20: DeviceEventNotice.SOFTWARE_THERMAL,
+    0x40: DeviceEventNotice.HARDWARE_THERMAL,
+    0x80: DeviceEventNotice.POWER_BRAKE,
+}
+# A limit that held back a GPU for less than this in a launch did not make it slow.
+HELD_BACK_NS = 10_000_000
+# Counters of a network adapter that should not change → the notice if they do.
+PORT_FAULTS = {
+    "symbol_error": DeviceEventNotice.SYMBOL_ERRORS,
+    "link_downed": DeviceEventNotice.LINK_DOWN,
+    "link_error_recovery": DeviceEventNotice.LINK_RECOVERED,
+    "port_rcv_errors": DeviceEventNotice.DAMAGED_PACKETS,
+    "port_xmit_discards": DeviceEventNotice.DISCARDED_PACKETS,
+}
+# A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network.
+RETRANSMITTED_SHARE = 1e-3
+# A launch that sends fewer segments hardly uses TCP: other programs may have sent them.
+FEWEST_SEGMENTS = 1000
+# Fewest launches with which an interval over launches supports a claim (docs/method.md).
+LAUNCHES_FOR_A_CLAIM = 8
+# Facts that should be equal on all hosts of a job, read from a host's record; the second table applies only with GPUs.
+COMPARED: dict[str, Callable[[HostFacts], Any]] = {
+    "torch": lambda host: host.get("packages", {}).get("torch"),
+    "CollBench at commit": lambda host: host.get("commit"),
+}
+COMPARED_WITH_GPUS: dict[str, Callable[[HostFacts], Any]] = {
+    "NCCL": lambda host: host.get("nccl"),
+    "GPU driver": lambda host: next((gpu.get("driver") for gpu in host.get("gpus", [])), None),
+}
+
+
+def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
+    """Return the notices that a reader must know before trusting the table."""
+    session = run.environment[0] if run.environment else {}
+    return [
+        *impossible(run, summaries),
+        *_plan_notices(run),
+        *_import_notices(run),
+        *run.notices,
+        *_health_notices(run),
+        *_sample_notices(summaries),
+        *_launch_notices(run),
+        *(part_notice for part in parts().values() for part_notice in part.notices(run)),
+        *_polling_notices(run, session),
+        *_hosts_notices(run, session),
+        *_gpu_order_notices(session),
+        *_detour_notices(session),
+        *_unused_rank_notices(run, session),
+        *_open_port_notices(run),
+    ]
+
+
+def incomplete(run: Run) -> Notice | None:
+    """Return a notice on missing launches of cases; None if the run is complete, or its time budget was spent."""
+    missing = _missing(run)
+    if not missing or _budget_is_spent(run):
+        return None
+    return notice(RunNotice.INCOMPLETE, missing=missing, planned=run.plan.total, path=str(run.path))
+
+
+def _missing(run: Run) -> int:
+    measured = {(s.case.key, s.launch) for s in run.samples}
+    return sum((case.key, launch.number) not in measured for launch in run.plan.order for case in launch.cases)
+
+
+def _budget_is_spent(run: Run) -> bool:
+    return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
+
+
+def _import_notices(run: Run) -> Iterable[Notice]:
+    """Yield, for an imported run, notices on the statistics of the tool, and on its checks of results."""
+    source = run.imported
+    if source is None:
+        return
+    for statistic in source.get("statistic", []):
+        yield notice(RunNotice.IMPORTED_STATISTIC, tools=tuple(source.get("tool", [])), statistic=statistic)
+    verified = source.get("verified", {})
+    right, wrong, unchecked = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
+    if right or wrong:
+        yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked)
+    else:
+        yield notice(RunNotice.NOT_CHECKED)
+
+
+def _plan_notices(run: Run) -> Iterable[Notice]:
+    if shared := [case.key for case in run.plan.cases if case.oversubscribed]:
+        yield notice(RunNotice.SHARED_GPU, shared)
+    for fault in run.plan.settings.faults:
+        yield notice(RunNotice.PLANTED_FAULT, do=fault.do, rank=fault.rank)
+    missing = _missing(run)
+    if missing and _budget_is_spent(run):
+        yield notice(RunNotice.BUDGET_SPENT, budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
+
+
+def _launch_notices(run: Run) -> Iterable[Notice]:
+    launches = run.plan.launches
+    if launches == 1 and run.imported is not None:
+        yield notice(RunNotice.ONE_IMPORTED)
+    elif launches == 1:
+        several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
+        yield notice(RunNotice.ONE_LAUNCH, setting=several)
+    elif launches < intervals.FEWEST_OVER_LAUNCHES:
+        yield notice(
+            RunNotice.FEW_LAUNCHES,
+            launches=launches,
+            covered=1 - 2 ** (1 - launches),
+            for_interval=intervals.FEWEST_OVER_LAUNCHES,
+            for_claim=LAUNCHES_FOR_A_CLAIM,
+        )
+    elif launches < LAUNCHES_FOR_A_CLAIM:
+        yield notice(RunNotice.WIDE_INTERVALS, launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
+    if len(run.environment) > 1:
+        yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
+        yield from session_changes(run)
+
+
+def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
+    alone: HostFacts = {**session.get("host", {}), "before": session.get("before", {})}
+    first, *others = session.get("hosts") or [alone]
+    hosts: list[HostFacts] = [{**first, "after": session.get("after", {})}, *others]
+    for host in hosts:
+        name = str(host.get("hostname")) if len(hosts) > 1 else None
+        for host_notice in (*_host_notices(run, host), *_gpu_notices(host)):
+            yield replace(host_notice, host=name)
+    on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
+    compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
+    for host in hosts[1:]:
+        for what, fact in compared.items():
+            theirs, ours = fact(host), fact(hosts[0])
+            if theirs != ours:
+                yield notice(
+                    RunNotice.UNLIKE_HOSTS, name=str(host.get("hostname")), what=what, there=str(theirs), here=str(ours)
+                )
+
+
+def _host_notices(run: Run, host: HostFacts) -> Iterable[Notice]:
+    cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores", 0)
+    worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
+    # Without a job, all ranks of a world run on this host.
+    ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
+    crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
+    if crowded:
+        yield notice(RunNotice.CROWDED, ranks=tuple(crowded), cores=cores)
+    cache = host.get("cpu", {}).get("last_level_cache_bytes")
+    rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
+    pool_bytes = run.plan.settings.pool_bytes
+    if isinstance(cache, int) and (
+        small := [c.key for c in rotating if c.world_size in worlds and max(c.size_bytes, pool_bytes) < cache]
+    ):
+        yield notice(RunNotice.IN_CACHE, small, cache_bytes=cache, buffers_bytes=pool_bytes)
+    if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
+        yield notice(RunNotice.ONE_CORE)
+    load = host.get("before", {}).get("load")
+    if load and cores and load[0] / cores > LOAD_LIMIT:
+        yield notice(RunNotice.BUSY, load=load[0], cores=cores)
+    governor = host.get("cpu", {}).get("governor")
+    if governor not in {None, NOT_AVAILABLE, "performance"}:
+        yield notice(RunNotice.GOVERNOR, governor=governor)
+    quota = host.get("cgroup_cpu_max", UNLIMITED)
+    if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
+        yield notice(RunNotice.CPU_QUOTA, quota=quota)
+
+
+def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
+    for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
+        for index, gpu in enumerate(state.get("gpus") or []):
+            flags = gpu.get("throttle_reasons")
+            if reasons := tuple(_throttled(flags) if isinstance(flags, int) else ()):
+                yield notice(RunNotice.THROTTLED, gpu=index, moment=moment, reasons=reasons)
+    debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+    if debug not in {"OFF", "0"}:
+        yield notice(RunNotice.DEBUG_CHECKS, value=debug)
+    if host.get("variables", {}).get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
+        yield notice(RunNotice.DEBUG_OUTPUT)
+
+
+def _health_notices(run: Run) -> Iterable[Notice]:
+    """Yield notices on problems of GPUs and network adapters of any host while ranks ran on them."""
+    launches = [(session, launch) for session in run.environment for launch in launches_of([session])]
+    events: Counter[tuple[str, str, Notice]] = Counter()
+    again: defaultdict[str, list[float]] = defaultdict(list)
+    for session, launch in launches:
+        for host, health in launch.get("health", {}).items():
+            for number, changes in health.get("gpus", {}).items():
+                events.update((host, f"GPU {number}", why) for why in _device_events(changes))
+            for port, changes in health.get("infiniband", {}).items():
+                faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
+                events.update((host, f"port {port}", why) for why in faults)
+            tcp = health.get("tcp", {}).get("all", {})
+            share = tcp.get("segments_again", 0) / max(FEWEST_SEGMENTS, tcp.get("segments", 0))
+            if share > RETRANSMITTED_SHARE and _meets_over_a_network(session):
+                again[host].append(share)
+    retransmitted = {
+        (host, "TCP", notice(DeviceEventNotice.RETRANSMITTED, share=max(shares))): len(shares)
+        for host, shares in again.items()
+    }
+    for (host, device, why), count in (events | retransmitted).items():
+        yield notice(
+            RunNotice.DEVICE_EVENT, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
+        )
+
+
+def _meets_over_a_network(session: Session) -> bool:
+    """Return whether the ranks of a session met at an address other than loopback, which loses nothing."""
+    network = session.get("job", {}).get("network", "")
+    return bool(network) and not network.startswith(("127.", "::1"))
+
+
+def _gpu_order_notices(session: Session) -> Iterable[Notice]:
+    """Yield a notice if CUDA counts GPUs in another order than NVML: records of a GPU then belong to another GPU."""
+    hosts = hosts_of(session)
+    uuids_by_host = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
+    ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
+    for rank in ranks:
+        used, uuids = rank.get("device_uuid"), uuids_by_host.get(rank.get("hostname"), [])
+        number = int(str(rank.get("device")).partition(":")[2] or 0)
+        if used and number < len(uuids) and str(uuids[number]).startswith("GPU-") and uuids[number] != used:
+            yield notice(RunNotice.GPU_ORDER, host=rank["hostname"], gpu=number)
+            return
+
+
+def _detour_notices(session: Session) -> Iterable[Notice]:
+    """Yield a notice if GPUs have NVLink but NCCL uses another way, such as when each rank sees its own GPU only."""
+    hosts = hosts_of(session)
+    links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
+    chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
+    ways = {way for choice in chosen for way in choice.get("transports", [])}
+    if links and all(map(any, links)) and ways and not any(way.startswith(("P2P", "NVLS")) for way in ways):
+        yield notice(RunNotice.NO_NVLINK, ways=tuple(sorted(ways)))
+
+
+def _throttled(flags: int) -> Iterable[Notice]:
+    return (notice(why) for bit, why in THROTTLED.items() if flags & bit)
+
+
+def _device_events(changes: Json) -> Iterable[Notice]:
+    """Yield the reasons why a GPU was slower than it could be, or faulty, from its counters in a launch."""
+    yield from _throttled(changes.get("throttle_reasons", 0))
+    held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
+    for name, ns in held_back.items():
+        if ns >= HELD_BACK_NS:
+            yield notice(DeviceEventNotice.HELD_BACK, limit=name.removeprefix("held_back_").removesuffix("_ns"))
+    if changes.get("uncorrected_errors"):
+        yield notice(DeviceEventNotice.UNCORRECTED)
+    if changes.get("pcie_replays"):
+        yield notice(DeviceEventNotice.PCIE_REPLAYS)
+
+
+def _unused_rank_notices(run: Run, session: Session) -> Iterable[Notice]:
+    """Yield a notice if no case uses all ranks of the job: the ranks of the last hosts were not measured."""
+    ranks = session.get("job", {}).get("ranks", 0)
+    largest = max((case.world_size for case in run.plan.cases), default=0)
+    if largest < ranks:
+        first = len(session["hosts"][0].get("ranks", [])) if "hosts" in session else 0
+        kind = RunNotice.UNUSED_HOSTS if largest <= first < ranks else RunNotice.UNUSED_RANKS
+        yield notice(kind, unused=ranks - largest, ranks=ranks)
+
+
+def _open_port_notices(run: Run) -> Iterable[Notice]:
+    """Yield a notice if mpirun listened at addresses other than loopback."""
+    for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
+        if addresses:
+            yield notice(RunNotice.OPEN_TO_NETWORK, addresses=addresses)
+
+
+def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
+    """Yield a notice if polling ranks outnumber cores: waiting ranks take the cores from the ranks they wait for."""
+    cores = session.get("host", {}).get("cpu", {}).get("usable_cores", 0)
+    polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
+    for backend in sorted({name for name, _ in polling}):
+        crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
+        if crowded:
+            yield notice(RunNotice.POLLING, backend=backend, ranks=tuple(crowded), cores=cores)
+
+
+def _sample_notices(summaries: Sequence[Summary]) -> Iterable[Notice]:
+    good = [summary for summary in summaries if summary.time_s is not None]
+
+    def about(kind: RunNotice, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
+        if cases:
+            yield notice(kind, [s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
+
+    def noticed(kind: CaseNotice) -> list[Summary]:
+        return [s for s in good if any(entry.kind is kind for entry in s.notices)]
+
+    disturbed = [s for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
+    yield from about(RunNotice.OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))
+    yield from about(RunNotice.ONLY_CLOCK, [s for s in good if s.only_clock])
+    short = noticed(CaseNotice.STOPPED_EARLY)
+    yield from about(RunNotice.PRECISION_MISSED, short, max((s.asked or 0.0 for s in short), default=0.0))
+    yield from about(RunNotice.DISPATCH_BOUND, noticed(CaseNotice.DISPATCH_BOUND))
+    yield from about(RunNotice.UNSTEADY, [s for s in good if not s.steady])

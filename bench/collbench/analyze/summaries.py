@@ -1,0 +1,355 @@
+"""Summarise the cases of a run: `Run` → one `Summary` per case.
+
+Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
+per launch the mean over iterations, over launches the geometric mean with Student's t on the logarithms
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that all ranks waited for. A package
+decides which of its timed blocks count.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from collbench.analyze.parts import samples_that_count
+from collbench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
+from collbench.catalog import collectives
+from collbench.catalog.collectives import OPERATIONS
+from collbench.model.conclusions import ChoiceChange, Interval, Summary
+from collbench.model.notices import CaseNotice, Notice, notice
+from collbench.model.projection import SIZES, grouped
+from collbench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
+from collbench.stats import intervals
+from collbench.stats.intervals import Floats
+from collbench.stats.series import common_mode, outliers, over_launches, steady
+
+# Below this multiple of the time between two timestamps with nothing between them, the clock is part of the number.
+TIMER_LIMIT = 20
+# Share of the machine's busy CPU time used by other processes, above which there is a notice.
+FOREIGN_CPU_LIMIT = 0.10
+# /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
+FOREIGN_CPU_MIN_S = 0.3
+# Shares above which a disturbance is named: steal time in the wall time; other processes in the busy CPU time.
+STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
+# Share of iterations beyond the far fence above which the mean hardly describes a case.
+OUTLIER_LIMIT = 0.05
+
+# A case, its launches that succeeded, and the failures of its other launches → the summary.
+Summarizer = Callable[[Case, list[Samples], tuple[Failure, ...]], Summary]
+
+
+def summarize(run: Run) -> list[Summary]:
+    """Return one summary for each case that was planned and tried, in the order of the tables."""
+    clocks = Clocks(run)
+    choices: dict[str, Json] = {}
+    for launch in launches_of(run.environment):
+        choices |= launch.get("chosen", {})
+    sampling = run.plan.settings.sampling
+    target = sampling.relative_error if sampling.iterations is None else None
+    summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, target))
+    virtual = is_virtual(run)
+    return [replace(s, chosen=_chosen(choices.get(s.case.key, {})), virtual=virtual) for s in summaries]
+
+
+def headlines(run: Run) -> list[Summary]:
+    """Return summaries with only the values that a comparison needs: times with intervals, percentiles, failures.
+
+    The numbers are equal to `summarize`'s, in a fraction of its time: comparisons read many runs with many cases.
+    """
+    return _by_case(run, _headline)
+
+
+def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
+    """Return the summary of each case that was tried, in the order of the tables."""
+    by_case = grouped(samples_that_count(run), lambda samples: samples.case)
+    summaries = []
+    for case in sorted(by_case, key=case_order):
+        launches = by_case[case]
+        failures = tuple(s.failure for s in launches if s.failure is not None)
+        good = [s for s in launches if s.failure is None and s.timed is not None]
+        if any(s.aggregate is not None for s in launches):
+            summaries.append(_aggregate_summary(case, launches, failures))
+        elif good:
+            summaries.append(summarizer(case, good, failures))
+        else:
+            summaries.append(Summary(case, 0, 0, None, failures=failures))
+    return _widened(summaries)
+
+
+def _widened(summaries: list[Summary]) -> list[Summary]:
+    """Replace intervals over several launches by intervals that use the autocorrelation and skewness of their kind.
+
+    A kind is a backend and a scheduling, over whose cases both are pooled.
+    """
+    kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
+    scatter = {kind: intervals.launch_scatter([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
+    return [
+        replace(s, time_s=intervals.of_launches(np.array(s.means_s), scatter[s.case.backend, s.case.scheduling]))
+        if s.launches > 1 and s.means_s
+        else s
+        for s in summaries
+    ]
+
+
+def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]) -> Summary:
+    timed = [samples.timed for samples in launches if samples.timed is not None]
+    series = [timings.slowest_s for timings in timed]
+    ordered = [np.sort(times) for times in series]
+    means = np.array([times.mean() for times in series])
+    time_s = intervals.of_one_launch(series[0], timed[0].blocks) if len(timed) == 1 else intervals.of_launches(means)
+    return Summary(
+        case=case,
+        launches=len(timed),
+        iterations=sum(map(len, series)),
+        time_s=time_s,
+        host_time_s=_host_time_s(timed),
+        means_s=tuple(means.tolist()),
+        p10_s=_percentile(ordered, 10),
+        p50_s=_percentile(ordered, 50),
+        p90_s=_percentile(ordered, 90),
+        foreign_cpu=_foreign_cpu(launches),
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
+        stall=common_mode(series) if one_series(case) else None,
+        failures=failures,
+    )
+
+
+def one_series(case: Case) -> bool:
+    """Return whether the iterations of a case are one time series, in which a second mode or a new level has a meaning.
+
+    Iterations of different rounds or groups are different operations; and cases that are compared round by round have
+    few blocks, with all other cases between two blocks.
+    """
+    return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredLaunch:
+    """One launch of one case."""
+
+    samples: Samples
+    timings: Timings
+    # Maximum over ranks of each iteration.
+    slowest_s: Floats
+    # Interval of the mean of `slowest_s`.
+    interval: Interval
+    # None if the arrivals are not on one clock.
+    aligned: Aligned | None
+
+
+def _summary(
+    case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, target: float | None
+) -> Summary:
+    launches = []
+    for samples in good:
+        timed = samples.timed
+        assert timed is not None  # noqa: S101 - selected by `_by_case`
+        slowest = timed.slowest_s
+        interval = (intervals.within_launch if len(good) > 1 else intervals.of_one_launch)(slowest, timed.blocks)
+        launches.append(_MeasuredLaunch(samples, timed, slowest, interval, clocks.aligned(samples)))
+    series = [launch.slowest_s for launch in launches]
+    ordered = [np.sort(times) for times in series]
+    usages = [samples.usage for samples in good if samples.usage is not None]
+    means = np.array([launch.interval.value for launch in launches])
+    time_s = launches[0].interval if len(launches) == 1 else intervals.of_launches(means)
+    near, far = outliers(series)
+    fastest, skew, pure = _rank_times(launches)
+    if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; their waits are a part of the case
+        skew = pure = None
+    floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
+    timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
+    summary = Summary(
+        case=case,
+        launches=len(launches),
+        iterations=sum(map(len, series)),
+        time_s=time_s,
+        means_s=tuple(means.tolist()),
+        scatter=float(np.std(np.log(means), ddof=1)) if len(launches) > 1 else None,
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
+        p10_s=_percentile(ordered, 10),
+        p50_s=_percentile(ordered, 50),
+        p90_s=_percentile(ordered, 90),
+        p99_s=_percentile(ordered, 99),
+        host_time_s=_host_time_s([launch.timings for launch in launches]),
+        fastest_rank_s=fastest,
+        skew_s=skew,
+        pure_s=pure,
+        outliers=near,
+        far_outliers=far,
+        outlier_causes=_disturbances(good) if near else (),
+        stall=common_mode(series) if one_series(case) else None,
+        steady=not one_series(case) or all(map(steady, series)),
+        timer_s=max(timers) / 1e9 if timers else None,
+        floor_s=max(floors) / 1e9 if floors else None,
+        asked=None if OPERATIONS[case.op].round_by_round else target,  # a fixed number of rounds
+        reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
+        if all(launch.interval.known for launch in launches)
+        else None,
+        stopped_by=tuple(sorted({samples.stopped_by for samples in good if samples.stopped_by is not None})),
+        foreign_cpu=_foreign_cpu(good),
+        failures=failures,
+    )
+    bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
+    left_out = sum(usage.left_out or 0 for usage in usages)
+    return replace(summary, notices=tuple(_notices(summary, time_s, bound, left_out)))
+
+
+def _host_time_s(timings: Sequence[Timings]) -> float | None:
+    """Return seconds per call by the host's clock; None if there is no other clock."""
+    times = [float(np.mean(t.host_ns.max(axis=1) / t.calls)) / 1e9 for t in timings if t.host_ns is not None]
+    return over_launches(times) if times else None
+
+
+def _notices(summary: Summary, time_s: Interval, bound: float, left_out: int) -> Iterator[Notice]:
+    """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
+    if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
+        yield notice(CaseNotice.TIMER_LIMITED)
+    target, reached = summary.asked, summary.reached
+    if "time" in summary.stopped_by and target and reached is not None and reached > target:
+        yield notice(CaseNotice.STOPPED_EARLY, reached=reached, asked=target)
+    if not summary.steady:
+        yield notice(CaseNotice.UNSTEADY)
+    if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
+        yield notice(CaseNotice.OTHER_PROCESSES, share=summary.foreign_cpu)
+    if summary.stall is not None:
+        stall = summary.stall
+        yield notice(CaseNotice.TWO_MODES, share=stall.share, fast_s=stall.fast_s, slow_s=stall.slow_s)
+    elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
+        yield notice(
+            CaseNotice.FAR_OUTLIERS,
+            far=summary.far_outliers,
+            iterations=summary.iterations,
+            causes=summary.outlier_causes,
+        )
+    if bound:
+        yield notice(CaseNotice.DISPATCH_BOUND, share=bound, host_s=summary.host_time_s)
+    if left_out:
+        yield notice(CaseNotice.LEFT_OUT, iterations=left_out)
+    yield from _failed(summary.failures, len(summary.failures) + summary.launches)
+
+
+def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
+    if failures:
+        yield notice(CaseNotice.FAILED_LAUNCHES, failed=len(failures), launches=launches)
+
+
+def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
+    """Return seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
+
+    The last two are None if arrivals are not on one clock, or if they are smaller than its uncertainty. For device
+    times the time after the last arrival is the time itself, and None is returned for it.
+    """
+    rows = []
+    for launch in launches:
+        timings = launch.timings if launch.aligned is None else launch.aligned.timings
+        start, duration = timings.arrivals_ns, timings.duration_ns
+        if start is None:
+            start = np.zeros_like(duration)
+        last = start.max(axis=1)
+        pure = (start + duration).max(axis=1) - last
+        quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
+        rows.append(np.mean(quantities, axis=1) / 1e9)
+    fastest, *arrival_times = (over_launches(list(column)) for column in np.transpose(rows))
+    if launches[0].timings.host_ns is not None:  # all begin together, after the waits that show who was late
+        arrivals_known = all(launch.timings.arrivals_ns is not None for launch in launches)
+        return fastest, arrival_times[0] if arrivals_known else None, None
+    uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
+    if len(uncertainties) < len(launches):
+        return fastest, None, None
+    skew, pure_s = (value if value >= max(uncertainties) else None for value in arrival_times)
+    return fastest, skew, pure_s
+
+
+def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
+    """Return the mean over launches of each launch's percentile: iterations of different launches are never pooled.
+
+    ordered: sorted times of each launch. None if a launch has too few times for this percentile.
+    """
+    if min(map(len, ordered)) < intervals.FEWEST_FOR_PERCENTILE[percent]:
+        return None
+    return over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
+
+
+# ── disturbances ─────────────────────────────────────────────────────────────────────────────────
+def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
+    """Return the share of the host's busy CPU time that no rank used; None if it is unknown."""
+    usages = [s.usage for s in launches if s.usage is not None and s.usage.machine_busy_s is not None]
+    busy = sum(usage.machine_busy_s or 0.0 for usage in usages)
+    if busy < FOREIGN_CPU_MIN_S:
+        return None
+    return max(0.0, 1 - sum(sum(usage.cpu_s) for usage in usages) / busy)
+
+
+def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
+    """Return the disturbances that occurred while the case ran and can make single iterations long.
+
+    They occurred in the same time as the outliers; that they caused the outliers is likely, not proven.
+    """
+    usages = [s.usage for s in launches if s.usage is not None]
+    disturbances = []
+    wall = sum(usage.wall_s for usage in usages)
+    steal = sum(usage.steal_s or 0.0 for usage in usages)
+    if wall and steal / wall > STEAL_SHARE:
+        disturbances.append(notice(CaseNotice.STEAL, share=steal / wall))
+    throttled = sum(usage.throttled or 0 for usage in usages)
+    if throttled:
+        disturbances.append(notice(CaseNotice.QUOTA_USED, periods=throttled))
+    foreign = _foreign_cpu(launches)
+    if foreign is not None and foreign > FOREIGN_SHARE:
+        disturbances.append(notice(CaseNotice.OTHER_PROCESSES, share=foreign))
+    return tuple(disturbances)
+
+
+# ── numbers of other tools ───────────────────────────────────────────────────────────────────────
+def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
+    """Summarise a case that another tool measured: one number per launch, and each call's time if it is reported.
+
+    A launch has no interval, because its scatter is unknown: single calls, if the tool reports their times, are
+    neighbours in time.
+    """
+    good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
+    series = [np.array(launch.slowest_s) for launch in good if launch.each_s]
+    series = series if len(series) == len(good) else []
+    times = np.array([calls.mean() for calls in series] or [launch.time_s for launch in good])
+    time_s = intervals.of_launches(times) if len(good) > 1 else intervals.without_interval(float(times[0]))
+    near, far = outliers(series)
+    return Summary(
+        case=case,
+        launches=len(good),
+        iterations=sum(launch.iterations or 0 for launch in good),
+        time_s=time_s,
+        means_s=tuple(times.tolist()),
+        scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
+        outliers=near,
+        far_outliers=far,
+        stall=common_mode(series),
+        stopped_by=("imported",),
+        failures=failures,
+        notices=tuple(_failed(failures, len(launches))),
+        imported=" / ".join(dict.fromkeys(launch.statistic for launch in good)),
+    )
+
+
+# ── NCCL's choices ───────────────────────────────────────────────────────────────────────────────
+def _chosen(choice: Json) -> str:
+    """Format NCCL's reported choice for a case (`launch/sweep.py`) as `NVLS SIMPLE, 16 channels`."""
+    words = [part for part in (choice.get("kernel") or choice.get("algorithm"), choice.get("protocol")) if part]
+    channels = choice.get("channels")
+    return " ".join(words) + (f", {channels} channel{'s' if channels > 1 else ''}" if channels else "")
+
+
+def choice_changes(summaries: Sequence[Summary]) -> list[ChoiceChange]:
+    """Return a change of choice for each series of sizes in which NCCL's choice is not always the same."""
+    series = SIZES.tables((s for s in summaries if s.chosen), lambda s: s.case)
+    changes = []
+    for members in series.values():
+        ordered = sorted(members, key=lambda summary: summary.case.size_bytes)
+        begins = [ordered[0], *(after for before, after in pairwise(ordered) if before.chosen != after.chosen)]
+        if len(begins) > 1:
+            changes.append(ChoiceChange(tuple((summary.case, summary.chosen) for summary in begins)))
+    return changes

@@ -1,0 +1,95 @@
+"""Define the type of operations: the meaning of `size`, its bus bandwidth, its buffers, and the options that it has.
+
+The table of all operations is in `collectives`. Does not import torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collbench.model.deferred import Deferred
+from collbench.model.notices import SkipNotice
+from collbench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
+
+# Unit that most operations make back to back, in one word.
+CALL = "call"
+SYNC, NO_BUFFERS = ("sync",), (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One collective. Functions take n, the number of ranks in its group."""
+
+    name: str
+    # Meaning of `size_bytes`, in words; a list shows the text between "bytes " and the first comma.
+    size_means: str
+    # Factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
+    bus_factor: Callable[[int], float] | None = lambda n: 1.0
+    # Bytes of a rank's buffers out of place, as multiples of the size and of a share (1/n); in place one size. Ranks
+    # may take as much from their arena (`collectives.room_bytes`).
+    buffers: tuple[int, int] = (2, 0)
+    # Number of equal pieces into which the size must divide; other sizes are rounded down.
+    pieces: Callable[[int], int] = lambda n: 1
+    # `reduces`: True if it takes a reduce op. `rooted`: True if it has a root.
+    reduces: bool = False
+    rooted: bool = False
+    # "in" place, "out" of place, or both; the first is the usual one.
+    placements: tuple[str, ...] = ("out",)
+    # Placement that a copy makes if the library has no such call: "out" by a copy before the call in place, "in" by a
+    # copy after the call out of place. Empty if there is none.
+    copied: str = ""
+    # "sync", and "async" if torch has an asynchronous call.
+    calls: tuple[str, ...] = ("sync", "async")
+    # `typed`: False if no data is moved, or data of no dtype. `sized`: False if no data is moved.
+    typed: bool = True
+    sized: bool = True
+    # Smallest number of ranks that it needs.
+    fewest_ranks: int = 1
+    # True if ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so it
+    # has no pipelined metric.
+    paired: bool = False
+    # Reason why MPI has no such call; None if it has one (`collbench/rank/mpi.py`).
+    why_not_mpi: SkipNotice | None = None
+    # True if the data that a rank sends can be divided unevenly.
+    splits: bool = False
+    # `startup`: True if a job does it before its first call. `once`: True if a launch does it only once.
+    startup: bool = False
+    once: bool = False
+    # General options that its cases have; None means all of them. Other options stay at their defaults; a configuration
+    # that lists them is refused.
+    options: tuple[str, ...] | None = None
+    # Types of the options that only its cases have, of their settings in a plan, and of their results other than times.
+    own: type[OwnOptions] = OwnOptions
+    settings: type[OwnSettings] = OwnSettings
+    detail: type[OwnDetail] = OwnDetail
+    # Unit that is made back to back, in one word.
+    unit: str = CALL
+    # True if its package reports which results it checked.
+    verifies_itself: bool = False
+    # Seconds that a case takes in a launch; None if they follow from the time of a call.
+    case_s: float | None = None
+    # True if the cases of a launch are compared with each other round by round. They are measured in one batch, in
+    # processes of their own, in a fixed number of rounds (`OwnSettings.rounds`); a launch that lacks a case measures
+    # all again. Ranks compute within a call, so that neither arrivals nor a precision within a launch have a meaning.
+    round_by_round: bool = False
+    # Number of stamps that an iteration leaves on a rank in addition to its start and its duration.
+    inner_stamps: Callable[[Case], int] = lambda case: 0
+    # Its code in ranks, a `rank.parts.RankPart`; None if the core has it.
+    rank: Deferred | None = None
+    # Modules that ranks need for it in addition to torch, and which would take seconds to load in each of them.
+    rank_modules: tuple[str, ...] = ()
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether its calls use the buffers of a pool; not if no data is moved."""
+        return self.typed and self.sized
+
+    def has(self, option: Option) -> bool:
+        """Return whether its cases have the option."""
+        if not option.of:
+            return self.options is None or option.name in self.options
+        return bool(getattr(self, option.of, False))
+
+    @property
+    def own_options(self) -> tuple[Option, ...]:
+        """Return the table of the options that only its cases have."""
+        return options_in(self.own)

@@ -1,0 +1,172 @@
+"""The verb `ab`: measure two sides in turns, now, until it is clear whether B is slower than A."""
+
+import secrets
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collbench import __version__
+from collbench.cli.app import RESULTS, Quiet, Sets, configs
+from collbench.cli.comparison import IfUndecided, Undecided, conclude_sides, exit_code, share
+from collbench.cli.job import run_task
+from collbench.cli.measuring import kept_of
+from collbench.cli.sides import check_in_job, measure_sides
+from collbench.cli.terminal import say
+from collbench.cli.trust import Difference, difference
+from collbench.config import documents, models, names
+from collbench.config.models import Config
+from collbench.launch.side_process import check_python
+from collbench.machine import host
+from collbench.model import units
+from collbench.model.comparisons import MIN_CHANGE
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.records import AbState, Side
+from collbench.model.units import format_seconds, format_share
+from collbench.planning import plan as planning
+from collbench.report.notices import sentence
+from collbench.store import folders
+
+if TYPE_CHECKING:
+    from collbench.launch.coordinator import Coordinator
+
+
+def ab(
+    context: typer.Context,
+    a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A", autocompletion=configs)],
+    b: Annotated[
+        Path | None,
+        typer.Argument(help="The configuration of side B (default: A).", metavar="B", autocompletion=configs),
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    of_a: Annotated[
+        list[str],
+        typer.Option(
+            "--a",
+            help="Change side A only: key=value, ENV_VAR=value or python=FILE.",
+            metavar="KEY=VALUE",
+        ),
+    ] = [],  # noqa: B006
+    of_b: Annotated[list[str], typer.Option("--b", help="Change side B only, likewise.", metavar="KEY=VALUE")] = [],  # noqa: B006
+    budget: Annotated[str, typer.Option(help="Measure for at most this long.", metavar="TIME")] = "5min",
+    min_change: Annotated[
+        str, typer.Option(help="Set the smallest change of time that matters.", metavar="SHARE")
+    ] = format_share(MIN_CHANGE),
+    each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.", metavar="")] = False,
+    same: Annotated[bool, typer.Option("--aa", help="Compare a configuration with itself.", metavar="")] = False,
+    undecided: IfUndecided = Undecided.THREE,
+    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
+    quiet: Quiet = False,
+) -> int:
+    """Let the ranks of A and B take turns, block by block, so that changes of the machine's load cancel out.
+
+    `ab` ends as soon as B is SLOWER or FASTER, or all cases are shown to be the SAME, or the budget is spent; with
+    --each as soon as every case has a verdict. `resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs.
+    Exit code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
+    """
+    if not (same or b or of_a or of_b):
+        raise ConfigError(
+            f"ab {a}: both sides are the same: give B, --a or --b (such as --b OMP_NUM_THREADS=2), or --aa to see "
+            "whether this machine finds a difference between identical sides"
+        )
+    smallest, budget_s = share("--min-change", min_change), _seconds(budget)
+    differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
+    # If one side names an interpreter, record the interpreter of the other side too, for a resumed run.
+    usual = sys.executable if any(own.python for own in differences.values()) else None
+    sides = {
+        letter: _side(f"--{letter}", names.path_of(config), sets, differences[letter], usual)
+        for letter, config in {"a": a, "b": b or a}.items()
+    }
+
+    def task(coordinator: "Coordinator | None") -> int:
+        if coordinator is not None:
+            check_in_job(sides)
+        state = AbState(smallest, budget_s, each, undecided, seed=secrets.randbelow(2**32))
+        path = _create(sides, state, context.obj, coordinator, quiet)
+        measure_sides(path, coordinator, quiet)
+        return exit_code(conclude_sides(path, plots, quiet))
+
+    return run_task(task, lambda: _fingerprint(a, b, [sets, of_a, of_b, budget, min_change, each]))
+
+
+def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
+    """Return the configurations and options that must be the same in all processes of a job, as bytes."""
+    return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
+
+
+def _side(option: str, config: Path, sets: list[str], own: Difference, usual: str | None) -> Side:
+    """Make the `Side` that the command line asks for. usual: its interpreter if the command line names none."""
+    path = usual
+    if own.python is not None:
+        # Absolute, for a resume in another folder. Links are kept: the link identifies a virtual environment.
+        path = str(Path.cwd() / (shutil.which(own.python) or own.python))
+        check_python(f"{option} python", path)
+    settings = (*sets, *own.sets)
+    variables = [f"{name}={value}" for name, value in own.variables.items()]
+    words = [str(config), *settings, *variables, *([own.python] if own.python else [])]
+    return Side(str(config), settings, own.variables, path, " ".join(words))
+
+
+def _create(
+    sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", quiet: bool
+) -> Path:
+    """Plan both sides, with one seed unless a configuration has its own, and make the folder of the run."""
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
+    from collbench.analyze import pairs  # deferred import: loads numpy and scipy
+
+    raws, plans = [], []
+    for side in sides.values():
+        source = Path(side.config)
+        raw = documents.read(source)
+        config = models.parse(raw, str(source), side.sets, source.stem)
+        machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
+        seeded = state.seed if config.seed is None else config.seed
+        plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, kept_of(config))
+        reason = planning.unmeasurable_reason(plan)
+        if reason is not None:
+            raise UnmeasurableError(f"{source}: nothing can be measured here", reason)
+        raws.append(raw)
+        plans.append(plan)
+    # Raises ConfigError before any measuring.
+    matched, _, _ = pairs.matched(*(pairs.timed_cases([], plan) for plan in plans))
+    pair_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1]
+    fewest_s = pair_s * pairs.FEWEST_PAIRS
+    if state.budget_s < fewest_s:
+        raise ConfigError(
+            f"--budget {format_seconds(state.budget_s)}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
+            f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
+        )
+    count = int(min(state.budget_s / pair_s, pairs.LOOKS[-1]))
+    scatter = units.format_share(pairs.scatter_for_same(count, len(matched), state.min_change))
+    within = units.format_share(state.min_change)
+    enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
+    if not quiet:
+        say(f"about {count} pairs, {enough}", err=True)
+    state.alternate = planning.reason_to_alternate(plans, machine)
+    if state.alternate is not None:
+        say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)
+    facts = {
+        "argv": list(argv),
+        "collbench": __version__,
+        "sides": {letter: asdict(side) for letter, side in sides.items()},
+        "ab": asdict(state),
+    }
+    return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
+
+
+def _with_launches(config: Config, launches: int) -> Config:
+    """Return the configuration with this number of launches. Raises ConfigError if it has a budget."""
+    if config.budget is not None:
+        raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
+    return config.model_copy(update={"launches": launches})
+
+
+def _seconds(text: str) -> float:
+    try:
+        return units.parse_seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--budget: {error}") from None

@@ -1,0 +1,118 @@
+"""Write the report of a run, and print its tables and answer.
+
+Documents go into the folder of the run, pictures below plots/.
+Documents of a run outside results/ go with its pictures.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from collbench.cli.app import PLOTS, RESULTS
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.model.conclusions import Analysis
+from collbench.model.errors import BenchError, StoreError
+from collbench.model.records import Run
+from collbench.report import plots as catalogue
+from collbench.report.plots import Picture
+from collbench.report.view import View
+from collbench.store import folders
+
+# Longest name of a folder, in bytes. File systems allow 255, some that encrypt names allow 143.
+LONGEST_NAME = 140
+# Characters that some file systems, or services that store artefacts, refuse in the name of a folder; and spaces.
+REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
+
+
+def folder_name(text: str) -> str:
+    """Return a text as the name of a folder, cut if it is too long."""
+    return REFUSED.sub("-", text).encode(errors="ignore")[:LONGEST_NAME].decode(errors="ignore")
+
+
+@contextlib.contextmanager
+def optional(part: str = "pictures", remedy: str = " (run, report, ab: --no-plots)") -> Iterator[None]:
+    """Print in one line why a part failed that the verdict does not depend on: the exit code stays the verdict's."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of stdout has left
+        raise
+    except Exception as error:
+        reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        say(f"note: no {part}: {reason}{remedy}", err=True)
+
+
+def analyzed(run: Run) -> Analysis:
+    """Return all conclusions from a run."""
+    from collbench.analyze.analysis import analyze  # deferred import: loads numpy and scipy
+
+    return analyze(run)
+
+
+def documents_at(path: Path, name: str) -> Path:
+    """Return the folder for documents of the run in `path`: its own folder if it is in results/ here and writable.
+
+    Other runs may be in version control, or belong to somebody else: their documents go to `name`, with the pictures.
+    """
+    ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
+    return path if ours else PLOTS / name
+
+
+def conclude(
+    run: Run,
+    analysis: Analysis,
+    plots: bool,
+    output: Path | None = None,
+    quiet: bool = False,
+    show_tables: bool = True,
+    paper: bool = False,
+) -> None:
+    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
+
+    show_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
+    other parameters see `write_report`.
+    Raises StoreError, after the answer was printed, if a document cannot be written.
+    """
+    from collbench.report import document  # deferred import: loads the writers of tables
+
+    view = View(run, analysis)
+    head, ending = document.terminal(view)
+    if show_tables and not quiet:
+        show(head)
+        say("")
+    where, failure = "", None
+    try:
+        written = write_report(view, plots, output, paper)
+        page = next((path for path in written if path.endswith(".html")), written[0])
+        pictures = [path for path in written if not Path(path).suffix] if plots else []
+        where = " · pictures: ".join([f"report: {page}", *pictures])
+    except StoreError as error:
+        failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
+    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet, err=not show_tables)
+    if failure is not None:
+        raise failure
+
+
+def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:
+    """Write the documents, with pictures if `plots` or if some exist. Returns their paths and the pictures' folder.
+
+    A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
+    documents; None for the folder from `documents_at`. paper: draw pictures that fit a column of a paper.
+    """
+    from collbench.report import document  # deferred import: loads the writers of tables
+
+    run = view.run
+    chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
+    name = folder_name(run.name) if "side" in run.manifest else run.path.resolve().name
+    pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
+    pictures: list[Picture] = []
+    with optional():
+        pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
+    folder = output or (run.path if chosen else documents_at(run.path, name))
+    folders.make_folder(folder)
+    written = document.documents(view, pictures, pictures_at, folder)
+    for file_name, content in written.items():
+        folders.write(folder / file_name, content)
+    return [str(folder / file_name) for file_name in written] + [str(pictures_at)] * bool(pictures)

@@ -1,0 +1,128 @@
+"""The verb `plan`: print what a run would do, without starting ranks, or the file that starts it on several hosts."""
+
+import math
+import secrets
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collbench.analyze.between_run import smallest_changes
+from collbench.analyze.sessions import machine_of_sessions
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.variables import allowed
+from collbench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
+from collbench.cli.measuring import kept_of, source
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.config import models as configuration
+from collbench.config import names
+from collbench.config.models import Config
+from collbench.machine import environment, host
+from collbench.model.errors import UnmeasurableError
+from collbench.model.records import Machine
+from collbench.planning import plan as planning
+from collbench.report import planned
+from collbench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
+from collbench.store import facts, ledger
+
+
+def plan(
+    config: ConfigName,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    launcher: Annotated[
+        LauncherName | None,
+        typer.Option(help=f"Print the file of a job: {', '.join(LauncherName)} (default: torchrun).", metavar="NAME"),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Print the file of a job on N hosts (default: 2).", metavar="N", min=1)
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            help="Start N ranks per host (default: the largest world size, or 8 with GPUs).", metavar="N", min=1
+        ),
+    ] = None,
+    verb: Annotated[JobVerb | None, typer.Option(help="Set the command that the job runs (default: run).")] = None,
+) -> int:
+    """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
+    if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):
+        chosen = launcher or LauncherName.TORCHRUN
+        file = launch_file_for(config, sets, chosen, nodes or USUAL_NODES, ranks_per_node, verb or JobVerb.RUN)
+        say(file, nl=False)
+        return 0
+    config_source = source(config)
+    settings = configuration.parse(config_source.raw, config_source.name, sets, config_source.default_name)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
+    machine = host.machine()
+    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    expanded = planning.expand(settings, machine, seed, kept_of(settings))
+    show(planned.plan(expanded, machine))
+    if entries := ledger.read(RESULTS):
+        own = host.facts() | {"variables": allowed(environment.of_ranks().items())}
+        here = machine_of_sessions(facts.environment_of([{"host": own}]), expanded.settings.sampling)
+        changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
+        say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
+    reason = planning.unmeasurable_reason(expanded)
+    if reason is not None:
+        raise UnmeasurableError(f"{config_source.name}: nothing can be measured here", reason)
+    return 0
+
+
+# The hosts are unknown: assume memory for everything, and the last-level cache of a typical server.
+PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
+# GPUs of a typical server, and hosts of a job without --nodes.
+USUAL_GPUS, USUAL_NODES = 8, 2
+
+
+def launch_file_for(
+    config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
+) -> str:
+    """Return the text of the file that starts the job. each: ranks per host; None: as the largest world size needs.
+
+    Without world sizes, or for a verb other than `run`, None means one rank per GPU of a typical server, or per host.
+    """
+    settings, _ = configuration.load(names.path_of(config), sets)
+    return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
+
+
+def wanted(
+    settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
+) -> JobSpec:
+    """Return the job that the file starts, with its estimated time."""
+    gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
+    if settings.world_sizes and verb == JobVerb.RUN:
+        each = each or math.ceil(max(settings.world_sizes) / nodes)
+    else:
+        each = each or (USUAL_GPUS if gpus else 1)
+    ranks = nodes * each
+    machine = Machine(
+        "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
+    )
+    if (job := VERBS[verb].job) is not None:
+        seconds, largest = job(settings, config, machine, nodes), ranks
+    else:
+        seconds = planning.estimate_s(planning.expand(settings, machine, 0, kept_of(settings)))
+        largest = max(settings.world_sizes, default=ranks)
+    return JobSpec(
+        name=settings.name,
+        config=str(config),
+        sets=tuple(sets),
+        nodes=nodes,
+        each=each,
+        gpus=gpus,
+        largest=largest,
+        seconds=seconds,
+        verb=verb,
+        programs=_programs(),
+    )
+
+
+def _programs() -> Path | None:
+    """Return the folder of this environment's programs, if PATH finds another collbench or none; else None."""
+    own = Path(sys.executable).with_name(NAME)
+    on_path = shutil.which(NAME)
+    return own.parent if own.exists() and (on_path is None or not own.samefile(on_path)) else None

@@ -1,0 +1,80 @@
+"""The verbs `run` and `resume`: measure a configuration, or what is missing in a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collbench.catalog.registry import PACKAGES
+from collbench.cli.app import RESULTS, ConfigName, Quiet, RunName, Sets
+from collbench.cli.job import run_task
+from collbench.cli.measuring import measured, source, start
+from collbench.cli.trust import Trust, check_resumed
+from collbench.machine import host
+from collbench.model.errors import BenchError, UnmeasurableError
+from collbench.planning import plan as planning
+from collbench.store import folders
+
+if TYPE_CHECKING:
+    from collbench.launch.coordinator import Coordinator
+
+
+def run(
+    context: typer.Context,
+    config: ConfigName,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    output: Annotated[
+        Path | None, typer.Option(help="Write this run and its pictures into a new folder.", metavar="DIR")
+    ] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
+    quiet: Quiet = False,
+) -> int:
+    """Under torchrun, srun or mpirun all ranks measure together."""
+
+    def task(coordinator: "Coordinator | None") -> int:
+        return start(source(config), sets, plots, coordinator, context.obj, output=output, quiet=quiet)
+
+    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, sets)]))
+
+
+def resume(
+    run: RunName = None,
+    trust: Trust = False,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
+    quiet: Quiet = False,
+) -> int:
+    """Continue a run after an interrupt, a crash or a failure, in its folder and with its settings."""
+    return run_task(
+        lambda coordinator: _resume(run, trust, plots, quiet, coordinator),
+        lambda: f"resume {run} {trust}".encode(),
+        trust,
+        resumes=True,
+    )
+
+
+def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    from collbench.cli.comparison import conclude_sides, exit_code  # deferred import: `run` starts ranks sooner
+    from collbench.cli.sides import check_in_job, measure_sides
+
+    path = folders.find(RESULTS, name)
+    for package in PACKAGES:
+        for file, resumed in package.resumes.items():
+            if (path / file).is_file():
+                return int(resumed(path, trust, plots, quiet, coordinator))
+    folder = folders.RunFolder(path)
+    sides, plans = folder.sides, [*folder.plans.values()]
+    if coordinator is not None:
+        check_in_job(sides)
+    check_resumed(path, plans, sides, trust)
+    if sides:
+        measure_sides(path, coordinator, quiet)
+        return exit_code(conclude_sides(path, plots, quiet))
+    if coordinator is None:
+        if reason := planning.too_large(plans[0], host.machine()):
+            raise UnmeasurableError(str(path), reason)
+    else:
+        machine = coordinator.machine(planning.demands(plans[0]))
+        largest = max(case.world_size for case in plans[0].cases)
+        if largest > (machine.ranks or 0):
+            raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
+    return measured(path, plots, coordinator, quiet=quiet)

@@ -1,0 +1,46 @@
+"""The verbs that print files of CollBench: a configuration, the JSON Schema for editors, a page of documentation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collbench.cli.app import ConfigName
+from collbench.cli.terminal import say
+from collbench.config import names
+from collbench.model.errors import ConfigError
+
+# collbench/docs is a link to docs/ of a checkout.
+PAGES = Path(__file__).parents[1] / "docs"
+
+
+def show(config: ConfigName) -> None:
+    """To change it, write it to a file of your own: collbench show gloo > my.yaml."""
+    say(names.path_of(config).read_text(encoding="utf-8"), nl=False)
+
+
+def schema() -> None:
+    """Print a schema: editors check and complete a file that begins with `# yaml-language-server: $schema=FILE`."""
+    say((names.FOLDERS[1] / "schema.json").read_text(encoding="utf-8"), nl=False)
+
+
+def docs(
+    page: Annotated[str | None, typer.Argument(help="The name of a page (default: list them).", metavar="PAGE")] = None,
+) -> None:
+    """Pages are in Markdown."""
+    pages = {
+        path.stem: path for folder in (".", "studies", "develop") for path in sorted((PAGES / folder).glob("*.md"))
+    }
+    if page is None:
+        for name, path in pages.items():
+            say(f"{name:18} {_title(path)}".rstrip())
+    elif (name := Path(page).stem) in pages:
+        say(pages[name].read_text(encoding="utf-8"), nl=False)
+    else:
+        raise ConfigError(f"{page}: no such page{names.allowed(name, [*pages])}")
+
+
+def _title(path: Path) -> str:
+    """Return the first heading of a page; an empty text if it has none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")

@@ -1,0 +1,204 @@
+"""The verb `bits`: compare results bit by bit when calls are repeated, in other processes or in larger messages."""
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from collbench.analyze.sessions import is_virtual_gpu
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import OPERATIONS
+from collbench.cli.app import PLOTS, Sets
+from collbench.cli.job import run_task
+from collbench.cli.show import show
+from collbench.cli.terminal import error_text, say
+from collbench.cli.trust import Difference, difference
+from collbench.config import models, names
+from collbench.launch import mpirun
+from collbench.launch.launcher import RendezvousFolder, preload
+from collbench.launch.side_process import StopWatch, check_python
+from collbench.launch.turns import LOOK_EVERY_S
+from collbench.machine import environment, gpus, host, processes
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.records import Plan
+from collbench.model.units import counted
+from collbench.packages.bits import launch as launching
+from collbench.packages.bits import planning, report
+from collbench.packages.bits.conclusions import BitsRow
+from collbench.planning import plan as plans
+from collbench.planning.footprint import arena_bytes
+from collbench.report import markdown
+from collbench.store import encoding, folders
+
+if TYPE_CHECKING:
+    from collbench.launch.coordinator import Coordinator
+
+# Limit of the raw results of all launches on disk; a configuration with more data is for timing, not for this verb.
+MOST_BYTES = 8 * 2**30
+DOCUMENT, DATA = "bits.md", "bits.json"
+EVERYTHING = "all"
+
+
+def bits(
+    config: Annotated[Path, typer.Argument(help="Its cases, and its options that must not matter.", metavar="CONFIG")],
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    require: Annotated[
+        list[str],
+        typer.Option(help="Require a variation to be identical, or all; may be repeated.", metavar="VARIATION"),
+    ] = [],  # noqa: B006
+    of_b: Annotated[
+        list[str],
+        typer.Option(
+            "--b", help="Compare with a side B: python=FILE, another torch; or VARIABLE=VALUE.", metavar="KEY=VALUE"
+        ),
+    ] = [],  # noqa: B006
+) -> int:
+    """Repeat calls: in fresh processes, as part of larger messages, with other alignment, placement or algorithms.
+
+    Exit code 1 if a variation of --require is not identical, or data that are only moved differ from the sent data.
+    """
+
+    def task(coordinator: "Coordinator | None") -> int:
+        if coordinator is not None:
+            raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
+        path = names.path_of(config)
+        rows, name = _compared(path, sets, difference("--b", of_b))
+        _written(rows, name)
+        return _code(rows, require)
+
+    return run_task(task, lambda: b"")
+
+
+def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[BitsRow], str]:
+    """Run the ranks, and compare their results. Return the rows, and the name of the configuration."""
+    from collbench.packages.bits import analyze as analysis  # here: loads numpy
+
+    if side_b.sets:
+        raise ConfigError(f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE")
+    settings, _ = models.load(path, sets)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
+    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    plan = _comparable(plans.expand(settings, host.machine(), seed), path)
+    if side_b.python is not None:
+        check_python("--b python", side_b.python)
+    with RendezvousFolder() as private, contextlib.ExitStack() as stack:
+        status = stack.enter_context(Console(stderr=True).status("starting ranks"))
+        made = [private.place()]
+        with mpirun.ByBackend(preload([plan])) as launcher:
+            launching.collect(
+                plan,
+                launcher,
+                made[0],
+                begun=lambda launch: status.update(
+                    f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}"
+                ),
+            )
+        if side_b.python or side_b.variables:
+            status.update("side B")
+            made.append(private.place())
+            environ = environment.of_side(side_b.variables, private.place())
+            _other_side(plan, made[1], side_b.python or sys.executable, environ)
+        rows = analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in made])
+    return rows, plan.name
+
+
+def _comparable(plan: Plan, path: Path) -> Plan:
+    """Return the plan with only the cases whose bits can be compared, without empty launches; print omitted cases."""
+    left_out: dict[str, set[str]] = {}
+    order = []
+    for launch in plan.order:
+        cases = []
+        for case in launch.cases:
+            reason = planning.uncomparable(case)
+            if reason is None:
+                cases.append(case)
+            else:
+                left_out.setdefault(reason, set()).add(case.op)
+        if cases:
+            order.append(replace(launch, cases=tuple(cases)))
+    for reason, operations in left_out.items():
+        say(f"note: {', '.join(sorted(operations))} left out: {reason}", err=True)
+    if not order:
+        raise UnmeasurableError(str(path), plans.unmeasurable_reason(plan) or "no case has bits that could be compared")
+    nbytes = sum(arena_bytes(launch.cases, 0) * launch.world_size for launch in order)
+    if nbytes > MOST_BYTES:
+        raise ConfigError(
+            f"{path}: sizes: results of all launches would take {nbytes / 2**30:.1f} GiB of disk, and at most "
+            f"{MOST_BYTES // 2**30} are allowed: use fewer or smaller sizes"
+        )
+    return replace(plan, order=tuple(order))
+
+
+def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) -> None:
+    """Run another process, with its own interpreter and environment, that writes its results to a folder."""
+    command = [python, "-m", "collbench.packages.bits.cli", str(folder), str(os.getpid())]
+    with subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as side:
+        watch = StopWatch("side B", side.pid)
+        given: bytes | None = encoding.encoded(plan)
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, error_output = side.communicate(given, LOOK_EVERY_S)
+                    break
+                given = None  # the first call has taken the input
+                watch.look()
+        finally:
+            if side.poll() is None:
+                side.kill()
+    if side.returncode:
+        why = (error_output.decode(errors="replace").strip().splitlines() or [f"status {side.returncode}"])[-1]
+        raise UnmeasurableError(f"side B: {why}")
+
+
+def _written(rows: list[BitsRow], name: str) -> None:
+    """Print the table of differences and the headline; write the documents below plots/."""
+    folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
+    folders.make_folder(folder)
+    on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
+    virtual = on_gpus and any(is_virtual_gpu(str(gpus.facts(gpu)["name"])) for gpu in host.visible_gpus())
+    folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
+    folders.write(folder / DOCUMENT, markdown.written(report.document(rows, name, virtual)))
+    show([*report.brief(rows), report.headline(rows, virtual)])
+    say(f"\n{folder / DOCUMENT}\n{folder / DATA}")
+
+
+def _code(rows: list[BitsRow], require: list[str]) -> int:
+    """Return exit code 1 if a result that must be identical is not identical, else 0."""
+    variations = dict.fromkeys(row.variation for row in rows)
+    for name in require:
+        if name != EVERYTHING and name not in variations:
+            raise ConfigError(f"--require {name}: not a variation of this run; allowed: {', '.join(variations)}, all")
+    demanded = [
+        row for row in rows if not OPERATIONS[row.case.op].reduces or EVERYTHING in require or row.variation in require
+    ]
+    broken = [row for row in demanded if row.wrong or not row.identical]
+    for row in broken:
+        where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
+        say(f"not identical: {where}, {row.variation}", err=True)
+    return 1 if broken else 0
+
+
+def serve(plan: Plan, folder: Path) -> None:
+    """Run the plan as side B, and leave the results in the folder."""
+    with mpirun.ByBackend(preload([plan])) as launcher:
+        launching.collect(plan, launcher, folder)
+
+
+if __name__ == "__main__":
+    processes.end_with_parent(int(sys.argv[2]))
+    try:
+        serve(encoding.decoded(sys.stdin.buffer.read(), Plan), Path(sys.argv[1]))
+    except UnmeasurableError as error:
+        sys.exit(error_text(error))

@@ -1,0 +1,130 @@
+"""Define the inputs of comparisons bit by bit: the cases, their variations, and data whose sums are not exact.
+
+In: a plan, a case. Out: cases that can be compared, the case that a variation is compared with, and the data that a
+rank sends. A rank's data begin with the same elements in messages of all sizes: a smaller message is the beginning of
+each share of a larger message, so that results differ only in how the library cuts the message.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.catalog.collectives import OPERATIONS, ranks_together
+from collbench.catalog.dtypes import DTYPES
+from collbench.model.divisions import WORLD
+from collbench.model.records import OPTIONS, Case, Job, Launch
+
+Values = NDArray[np.float64]
+
+# Number of elements in a block; ranks keep one hash per block.
+BLOCK = 4096
+# Calls of each case in a launch: the second call must give the same bits.
+CALLS = 2
+# Options of a case that must not change the bits of its result. Root, reduce op and dtype change the result itself.
+VARIED = {
+    "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "ctas", "memory", "oversubscribed",
+    "alignment",
+}  # fmt: skip
+# Operations that send another share to each rank: a smaller message's share is the beginning of a larger message's.
+_SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "all_to_all_list"}
+
+
+@dataclass(frozen=True, slots=True)
+class BitsJob:
+    """The job that every rank receives."""
+
+    job: Job
+    # Folder into which a rank writes the results of its calls. None of the calls are timed.
+    folder: str
+
+    @property
+    def launch(self) -> Launch:
+        """Return the launch whose cases are called."""
+        return self.job.launch
+
+
+def place(folder: Path, position: int) -> Path:
+    """Return the folder with the raw results of a launch, inside `folder`. position: of the launch in the plan."""
+    return folder / f"launch-{position}"
+
+
+def uncomparable(case: Case) -> str | None:
+    """Return the reason why the results of a case are not compared; None if they are compared."""
+    operation = OPERATIONS[case.op]
+    if not operation.pooled or operation.rank is not None:
+        return "it has no buffers whose bits could be compared"
+    if case.op == "all_to_all_uneven" or case.splits:
+        return "its parts are uneven: smaller messages are no part of larger ones"
+    if case.groups != WORLD:
+        return "groups are not compared: world sizes are"
+    if DTYPES[case.dtype].kind in {"complex", "bool"}:
+        return f"data of {case.dtype} are not made"
+    return None
+
+
+def family(case: Case) -> Case:
+    """Return the case with the options in VARIED at their defaults: the same for all variations of a case."""
+    changes = {option.name: option.default for option in OPTIONS if option.name in VARIED}
+    return replace(case, **changes)
+
+
+def shares(case: Case) -> int:
+    """Return the number of shares into which the data that a rank sends are divided."""
+    return ranks_together(case) if case.op in _SHARES else 1
+
+
+def values(seed: int, rank: int, share: int, count: int) -> Values:
+    """Draw the first values of a share of a rank's data: normal, with all bits of a float32, so that sums are rounded.
+
+    The first values do not depend on `count`.
+    """
+    drawn = np.random.default_rng([seed, rank, share]).standard_normal(count)
+    return drawn.astype(np.float32).astype(np.float64)
+
+
+def exact_values(seed: int, rank: int, share: int, count: int) -> Values:
+    """Draw values as `values` does, with all bits of a float64."""
+    return np.random.default_rng([seed, rank, share]).standard_normal(count)
+
+
+def sent(case: Case, seed: int, rank: int, count: int) -> Values:
+    """Return the data that a rank sends, before they are rounded to the dtype: `count` elements, share after share."""
+    draw = exact_values if case.dtype == "float64" else values
+    numbers = shares(case)
+    drawn = [draw(seed, rank, share, count // numbers) for share in range(numbers)]
+    data = np.concatenate(drawn)
+    return data if DTYPES[case.dtype].kind == "float" else np.trunc(data * 8) % 32
+
+
+def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdouble] | None:
+    """Return the sum that a rank should receive, added in higher precision than the case has.
+
+    None if the result is not a sum of floats, or if this machine has no higher precision than the case.
+    count: number of elements that the rank receives.
+    """
+    if case.reduce_op not in {"sum", "avg"} or case.dtype not in _ROUNDED or not OPERATIONS[case.op].reduces:
+        return None
+    if case.dtype == "float64" and np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
+        return None
+    share = rank if case.op in _SHARES else 0
+    draw = exact_values if case.dtype == "float64" else values
+    parts = (_ROUNDED[case.dtype](draw(seed, other, share, count)) for other in range(case.world_size))
+    total: NDArray[np.longdouble] = np.sum(list(parts), axis=0, dtype=np.longdouble)
+    return total / case.world_size if case.reduce_op == "avg" else total
+
+
+def _to_bfloat16(data: Values) -> Values:
+    """Round to the nearest bfloat16, ties to even."""
+    bits = data.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32).astype(np.float64)
+
+
+_ROUNDED = {
+    "float64": lambda data: data,
+    "float32": lambda data: data,
+    "float16": lambda data: data.astype(np.float16).astype(np.float64),
+    "bfloat16": _to_bfloat16,
+}

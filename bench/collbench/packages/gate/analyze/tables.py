@@ -1,0 +1,260 @@
+"""Check a run against a table of expected bus bandwidths: a verdict for the table and for each line.
+
+In: `Expectations` and summaries. Out: a `CheckedTable`. All lines are tested together first: otherwise, a machine that
+is exactly as fast as expected would fail to pass a table of many lines, because of the noise of one line. Nothing is
+printed, and nothing is dropped silently: a line that was not measured is MISSING.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from collbench.analyze.sessions import Place
+from collbench.catalog import splits, subgroups
+from collbench.catalog.collectives import busbw
+from collbench.model.conclusions import Interval, IntervalKind, Summary
+from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.notices import Notice, notice
+from collbench.model.projection import grouped
+from collbench.model.records import OPTIONS, Case, Variables
+from collbench.model.units import counted
+from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict, GateNotice
+from collbench.packages.gate.config import OPEN, Expectation, Expectations
+from collbench.stats import verdicts
+from collbench.stats.intervals import CONFIDENCE, Floats
+
+Places = Mapping[tuple[str, int], Place]
+
+# Words in the names of other boards: an H100 PCIe or NVL is not the H100 of eight-way servers.
+OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
+PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
+
+
+def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
+    """Return one `Check` per line and case that it fits, and the verdict; a line that fits no case is MISSING.
+
+    places: where the ranks ran; without it, lines that name hardware fit no case. Raises ConfigError if the table is
+    for other hardware, or has lines for several networks on this hardware, which cannot be distinguished.
+
+    The table passes if the lower bound of its index, the geometric mean of measured / least allowed bandwidth, is at
+    least 1, no line fails or is missing, and every line is above its limit on average. A line fails if its interval,
+    corrected for the number of lines, is below its limit.
+    """
+    _check_hardware(expected, summaries, places)
+    checks: list[Check] = []
+    # Position of a check → logarithms of measured / least bus bandwidth, one per launch.
+    margins: dict[int, Floats] = {}
+    elsewhere = 0
+    for line in expected.expect:
+        placed = [s for s in summaries if _placed(line, s.case, places.get((s.case.backend, s.case.world_size)))]
+        if not placed and _names_hardware(line):
+            elsewhere += 1
+            continue
+        tolerance = expected.tolerance_of(line)
+        fitting = [summary for summary in placed if _fits(line, summary.case)]
+        if line.size is None:
+            # A line without a size is for the largest size, at each world size.
+            largest: dict[int, int] = {}
+            for case in (summary.case for summary in fitting):
+                largest[case.world_size] = max(case.size_bytes, largest.get(case.world_size, 0))
+            fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
+        for summary in fitting:
+            rate, note, verdict = _bandwidth(summary)
+            if verdict is None:
+                verdict = INCONCLUSIVE  # until `_tested` decides
+                rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
+                margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
+            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
+        if not fitting:
+            checks.append(
+                Check(_case(line), line.busbw, tolerance, None, MISSING, notice(GateNotice.NOT_IN_RUN), line.source)
+            )
+    index = _tested(checks, margins)
+    verdict, reason = _table_verdict(checks, index)
+    return CheckedTable(tuple(checks), verdict, notice(reason, elsewhere=elsewhere), index)
+
+
+def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
+    """Return the lines of one network, and the lines without a network. Raises ConfigError if no line names it."""
+    named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
+    if not named:
+        fabrics = dict.fromkeys(line.fabric for line in expected.expect if line.fabric)
+        raise ConfigError(f"no line of the table is for the network {word}; it has {', '.join(fabrics) or 'none'}")
+    return expected.model_copy(
+        update={"expect": [line for line in expected.expect if line in named or not line.fabric]}
+    )
+
+
+def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places: Places) -> None:
+    """Raise ConfigError if a table is for other hardware than these cases, or for several networks of this hardware."""
+    if not all(map(_names_hardware, expected.expect)):
+        return
+    where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
+    placed = [
+        (line, case, backend_and_size)
+        for line in expected.expect
+        for backend_and_size, case in where.items()
+        if line.backend == case.backend and _placed(line, case, places.get(backend_and_size))
+    ]
+    if not placed:
+        here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
+        this = " and ".join(here) or "a run without a measured case"
+        raise ConfigError(f"for {_hardware(expected.expect)}; this is {this}")
+    for rows in grouped(placed, lambda row: (row[2], row[0].operation)).values():
+        lines = [line for line, _, _ in rows]
+        if len({line.fabric for line in lines}) > 1:
+            raise ConfigError(f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK")
+
+
+def _hardware(lines: Sequence[Expectation]) -> str:
+    """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
+    kinds = []
+    for line in lines:
+        ranks = f"{line.ranks_per_node}×" if line.ranks_per_node else ""
+        nodes = f"{line.nodes} nodes of " if line.nodes and line.nodes > 1 else ""
+        kinds.append(f"{nodes}{ranks}{line.gpu or 'ranks'}")
+    *most, last = dict.fromkeys(kinds)
+    backends = " and ".join(dict.fromkeys(line.backend for line in lines))
+    return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
+
+
+def _here(case: Case, place: Place | None) -> str:
+    """Return the hardware of a run, in the words of `_hardware`."""
+    if place is None:
+        return f"{counted(case.world_size, 'rank')} on {case.backend}, on hardware that the run does not tell"
+    nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
+    devices = " and ".join(sorted(place.gpus)) or "unknown devices"
+    return f"{nodes}{case.world_size // place.hosts}×{devices} on {case.backend}"
+
+
+def _fabrics(lines: Sequence[Expectation]) -> str:
+    return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
+
+
+def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
+    """Return the measured bus bandwidth, and a notice and a verdict if it cannot be tested; both None if it can."""
+    measured = None
+    if summary.time_s is not None:
+        time_s = summary.time_s
+        value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
+        measured = Interval(value, low, high, time_s.kind) if value and low and high else None
+    if measured is None:
+        if summary.failures:
+            return None, notice(GateNotice.LINE_FAILED, why=summary.failures[0].text), MISSING
+        return None, notice(GateNotice.NO_BANDWIDTH if summary.case.oversubscribed else GateNotice.NO_TIME), MISSING
+    if not measured.known:
+        return measured, notice(GateNotice.ONE_NUMBER), INCONCLUSIVE
+    if summary.launches < verdicts.FEWEST_LAUNCHES:
+        return measured, notice(GateNotice.FEW_OF_LINE, fewest=verdicts.FEWEST_LAUNCHES), INCONCLUSIVE
+    return measured, None, None
+
+
+def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
+    """Return the bus bandwidth that a table demands of two nodes. pair: the case that measures them.
+
+    Lines match by operation, backend, GPU and ranks per node, not by size or metric. Raises ConfigError if no line
+    matches, UnmeasurableError if matching lines for several networks have different rates.
+    """
+    place = Place(gpus, 2)
+    fitting = [
+        line
+        for line in expected.expect
+        if (line.operation, line.backend, line.nodes) == (pair.op, pair.backend, 2) and _placed(line, pair, place)
+    ]
+    if not fitting:
+        operations = dict.fromkeys(line.operation for line in expected.expect)
+        if pair.op not in operations:
+            raise ConfigError(f"--against: no line of the table is for {pair.op}; it has {', '.join(operations)}")
+        raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
+    if len({line.busbw for line in fitting}) > 1:
+        raise UnmeasurableError(
+            f"the table has lines for {_fabrics(fitting)}, which cannot be distinguished here: give the rate itself, "
+            "such as --against '250 GB/s'"
+        )
+    return expected.least(fitting[0])
+
+
+def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:
+    """Put the verdicts of the lines that can be tested into `checks`, and return the index of the table."""
+    if not margins:
+        return None
+    estimates = verdicts.paired(list(margins.values()))
+    half, _ = verdicts.half_width(estimates, 1 - CONFIDENCE)
+    for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
+        verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
+        note = notice(GateNotice.ABOVE_ON_AVERAGE) if verdict == INCONCLUSIVE and margin >= 0 else None
+        checks[position] = replace(checks[position], verdict=verdict, note=note)
+    if len({len(logs) for logs in margins.values()}) > 1:
+        return None
+    together = verdicts.paired([np.mean(list(margins.values()), axis=0)])
+    (width,), _ = verdicts.half_width(together, 1 - CONFIDENCE)
+    middle = float(together.difference[0])
+    low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
+    return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
+
+
+def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, GateNotice]:
+    """Return the verdict on the table, and its reason."""
+    line_verdicts = {check.verdict for check in checks}
+    for grave, reason in ((FAIL, GateNotice.A_LINE_MISSES), (MISSING, GateNotice.A_LINE_MISSING)):
+        if grave in line_verdicts:
+            return grave, reason
+    if line_verdicts == {PASS}:
+        return PASS, GateNotice.ALL_REACH
+    if index is None:
+        return INCONCLUSIVE, GateNotice.NOT_TOGETHER
+    open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
+    above = [check.note is not None and check.note.kind is GateNotice.ABOVE_ON_AVERAGE for check in open_]
+    if index.low >= 1 and all(above):
+        return PASS, GateNotice.TABLE_REACHES
+    return INCONCLUSIVE, GateNotice.A_LINE_BELOW if index.low >= 1 else GateNotice.TABLE_OPEN
+
+
+def _names_hardware(line: Expectation) -> bool:
+    return not (line.gpu is None and line.nodes is None and line.ranks_per_node is None)
+
+
+def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
+    """Return whether the ranks ran on the hardware that the line names; True if it names none."""
+    if not _names_hardware(line):
+        return True
+    if place is None:
+        return False
+    return (
+        (line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus)))
+        and line.nodes in {None, place.hosts}
+        and line.ranks_per_node in {None, case.world_size / place.hosts}
+    )
+
+
+def _is_gpu(word: str, name: str) -> bool:
+    """Return whether a GPU is of the kind that a line names. Boards without NVSwitch are a separate kind."""
+    boards = [OTHER_BOARD.search(text) is not None for text in (word, name)]
+    return re.search(rf"\b{re.escape(word)}", name, re.IGNORECASE) is not None and boards[0] == boards[1]
+
+
+def _fits(line: Expectation, case: Case) -> bool:
+    wanted = _case(line)
+    if (case.op, case.backend, case.dtype) != (wanted.op, wanted.backend, wanted.dtype):
+        return False
+    if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
+        return False
+    free = {name for name in OPEN if line.option(name) is None}
+    # Options of the plan are not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
+    compared = (option.name for option in OPTIONS if option.key and option.name not in free)
+    return all(getattr(case, name) == getattr(wanted, name) for name in compared)
+
+
+def _case(line: Expectation) -> Case:
+    """Return the case that a line describes; fields that it leaves out have their defaults."""
+    named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
+    options = {name: value for name, value in named if value is not None}
+    pairs = (setting.partition("=") for setting in options.get("settings", "").split())
+    options["settings"] = Variables(tuple((name, value) for name, _, value in pairs))
+    options["groups"] = subgroups.parse(options["groups"])
+    options["splits"] = splits.parse(options["splits"]) if options["splits"] else None
+    ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
+    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

@@ -1,0 +1,297 @@
+"""Define the verb `gate`: is every node good enough? Each stage is a run; the verdict is in the first run's folder."""
+
+import json
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from collbench import __version__
+from collbench.analyze import sessions
+from collbench.catalog import collectives
+from collbench.cli.app import RESULTS, Quiet, Sets
+from collbench.cli.job import run_task
+from collbench.cli.measuring import measure
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.config import documents, models, names
+from collbench.config.models import Config
+from collbench.model.divisions import WORLD
+from collbench.model.errors import ConfigError, RankError, UnmeasurableError
+from collbench.model.notices import Notice, notice
+from collbench.model.records import Case, Failure, Json, Samples
+from collbench.model.units import format_seconds, parse_rate, parse_share
+from collbench.packages.gate import config
+from collbench.packages.gate.analyze import nodes as analysis
+from collbench.packages.gate.analyze import tables
+from collbench.packages.gate.analyze.nodes import Group, Round, Times
+from collbench.packages.gate.conclusions import GateNotice
+from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
+from collbench.planning import plan
+from collbench.report.notices import sentence
+from collbench.store import folders
+
+if TYPE_CHECKING:
+    from collbench.launch.coordinator import Coordinator
+
+VERDICT, TAINTED, METRICS = "gate.json", "taint.txt", "gate.prom"
+ALLOWED = "85%"
+EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
+# Most repeats after failures, over all stages; and most failed attempts of one stage that blame no node. Each may take
+# as long as a rank may be silent.
+MOST_REPEATS, MOST_FRUITLESS = 8, 3
+# Kind of failure → notice on a node, without the text of the failure, which numbers ranks within one launch.
+FAILED = {
+    "killed": GateNotice.RANK_KILLED,
+    "exited": GateNotice.RANK_EXITED,
+    "raised": GateNotice.RANK_RAISED,
+    "hang": GateNotice.RANK_HUNG,
+    "wrong": GateNotice.RANK_WRONG,
+    "start": GateNotice.RANK_NOT_READY,
+    "lost": GateNotice.NO_ANSWER,
+}
+
+
+def gate(
+    context: typer.Context,
+    config_file: Annotated[
+        Path, typer.Argument(help="Its first backend, operation, dtype and largest size.", metavar="CONFIG")
+    ],
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    allow: Annotated[
+        str, typer.Option(help="Demand this share of the usual rate from each node.", metavar="SHARE")
+    ] = ALLOWED,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Demand this bus bandwidth of two nodes: '250 GB/s', or a table that has it.",
+            metavar="RATE|FILE",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Start it under a launcher, on several hosts. Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE or nothing to compare.
+
+    Writes gate.json, the same for node_exporter into gate.prom, and the names of nodes that fail into taint.txt.
+    """
+
+    path = names.path_of(config_file)
+    try:
+        allowed = parse_share(allow)
+        # A rate begins with a digit, and no name of a table does.
+        least_rate = parse_rate(against) if against and against[0].isdigit() else None
+    except ValueError as error:
+        raise ConfigError(f"gate --allow {allow} --against {against}: {error}") from None
+    table = config.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
+
+    def task(coordinator: "Coordinator | None") -> int:
+        from collbench.launch import compatibility  # here: only measuring needs these two
+        from collbench.launch.supervisor import START_ALLOWANCE_S
+
+        settings, raw = models.load(path, sets)
+        analysis.check(settings, path)
+        handshakes = coordinator.handshakes if coordinator is not None else []
+        ranks_of_host = sessions.by_host(
+            {
+                rank: (str(host["hostname"]), str(number))
+                for number, host in enumerate(compatibility.hosts(handshakes))
+                for rank in host["ranks"]
+            }
+        )
+        if coordinator is None or len(ranks_of_host) < 2:
+            raise UnmeasurableError(
+                "gate compares nodes, and this job has one: start it on several hosts "
+                "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
+            )
+        fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
+        least = least_rate
+        gpus = frozenset(
+            str(gpu.get("name")) for handshake in handshakes for gpu in handshake["host"].get("gpus") or []
+        )
+        if table is not None:
+            least = tables.least_of_two_nodes(table, fleet.pair, gpus)
+        usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
+        if not quiet:
+            hung_s = settings.timeout + START_ALLOWANCE_S
+            say(
+                f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} while nodes are "
+                f"undecided, and at most {format_seconds(hung_s)} more for each that hangs"
+            )
+        # Seconds of a pair of nodes at the bus bandwidth that it must reach.
+        least_s = (collectives.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
+        verdict = analysis.examine(fleet, allowed, least_s)
+        hosts = list(ranks_of_host)
+        fewest, most = min(map(len, ranks_of_host.values())), max(map(len, ranks_of_host.values()))
+        if fewest < most:
+            remark = notice(GateNotice.UNEQUAL_NODES, fewest=fewest, most=most)
+            verdict = replace(verdict, remarks=(*verdict.remarks, remark))
+        absent = [notice(GateNotice.NOT_JOINED, rank=rank) for rank in coordinator.absent]
+        if absent:
+            verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
+        verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
+        show(gate_document(verdict, hosts), quiet)
+        content = as_json(verdict, hosts)
+        tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
+        folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
+        folders.write(fleet.folder / METRICS, metrics(verdict, hosts))
+        folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
+        if not quiet:
+            say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        return EXIT_CODES[verdict.verdict]
+
+    given = [*sets, allow, against or ""]
+    return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
+
+
+# A failure, with the round that failed and the ranks of the job that were in it.
+_Failed = tuple[Failure, Round, Sequence[int]]
+
+
+class _Fleet:
+    """The nodes of a job, measured in groups: implements `analysis.Fleet`.
+
+    Rank 0 of the job is in every launch, because it gathers the measurements. If its node is dropped, it has no group.
+    """
+
+    def __init__(
+        self,
+        settings: Config,
+        raw: bytes,
+        ranks_of_host: Mapping[str, Sequence[int]],
+        coordinator: "Coordinator",
+        argv: Sequence[str],
+        quiet: bool,
+    ) -> None:
+        self._quiet = quiet
+        self._settings, self._raw, self._argv = settings, raw, list(argv)
+        self._coordinator, self._hosts, self._ranks = coordinator, list(ranks_of_host), list(ranks_of_host.values())
+        self._node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
+        self._seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+        self._dice = random.Random(self._seed)
+        self._repeats, self._ended = 0, False
+        self._suspicions: list[set[int]] = []
+        self.machine = coordinator.machine(plan.demands(settings))
+        self.nodes = len(self._ranks)
+        self.several = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
+        self.dropped: dict[int, Notice] = {}
+        self.broken: list[Notice] = []
+        # Folder of the first stage's run.
+        self.folder = Path()
+
+    @property
+    def pair(self) -> Case:
+        """Return the call of two nodes, as a case with only the ranks of two nodes."""
+        case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
+        return replace(case, world_size=2 * len(self._members((0,))), groups=WORLD)
+
+    def measured(
+        self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
+    ) -> list[Times]:
+        """Return the seconds of each group in each round; see `analysis.Fleet`."""
+        order, unexplained = list(nodes), list[Notice]()
+        while True:
+            order = [node for node in order if node not in self.dropped]
+            rounds = rounds_of(order)
+            if self._ended or not rounds:
+                return []
+            taken, failures = self._attempt(stage, rounds)
+            if not failures:
+                self.broken += unexplained
+                return taken
+            before = len(self.dropped)
+            self._ascribe(stage, failures)
+            if len(self.dropped) > before:  # this explains the earlier failures, too
+                unexplained = []
+            else:
+                unexplained.append(notice(GateNotice.STAGE_FAILED, stage=stage, text=failures[0][0].text))
+            if self._ended or len(unexplained) == MOST_FRUITLESS or self._repeats == MOST_REPEATS:
+                self.broken += [*unexplained, notice(GateNotice.GIVEN_UP, stage=stage)]
+                return taken
+            self._repeats += 1
+            self._dice.shuffle(order)  # other partners show which of several nodes is to blame
+            say(f"gate: {stage}: once more with {len(set(order) - self.dropped.keys())} nodes", err=True)
+
+    def _attempt(self, stage: str, rounds: Sequence[Round]) -> tuple[list[Times], list[_Failed]]:
+        """Measure the rounds once; return the times and the failures."""
+        ranks = {rank for groups in rounds for group in groups for rank in self._members(group)}
+        members = sorted({0, *ranks})
+        place = {rank: number for number, rank in enumerate(members)}
+        cases = [
+            analysis.case(
+                self._settings, len(members), [[place[rank] for rank in self._members(group)] for group in groups]
+            )
+            for groups in rounds
+        ]
+        self._coordinator.choose(members)
+        planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
+        facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
+        path = folders.create(RESULTS, planned, self._raw, facts)
+        if self.folder == Path():
+            self.folder = path
+        taken: list[Times] = []
+        failures: list[_Failed] = []
+        try:
+            measure(path, False, self._coordinator, after_failure=False, quiet=self._quiet)
+        except RankError as error:
+            self._ended = error.rank is None  # rank 0 cannot be ended: nothing else should be measured
+            failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))
+        samples = {(entry.case.key, entry.launch): entry for entry in folders.read(path).samples}
+        counts: Counter[str] = Counter()
+        for case, groups in zip(cases, rounds, strict=True):
+            counts[case.key] += 1
+            entry = samples.get((case.key, counts[case.key]))
+            if entry is not None and entry.failure is not None:
+                failures.append((entry.failure, groups, members))
+            taken.append(self._times(entry, groups, place))
+        return taken, failures
+
+    def _times(self, entry: Samples | None, groups: Round, place: Mapping[int, int]) -> Times:
+        if entry is None or entry.failure is not None or entry.timed is None:
+            return {}
+        times_s = {}
+        for group in groups:
+            ranks = [place[rank] for rank in self._members(group)]
+            times_s[group] = float(np.mean(entry.timed.duration_ns[:, ranks].max(axis=1))) / 1e9
+        return times_s
+
+    def _members(self, group: Group) -> list[int]:
+        """Return the ranks of a group: per node, as many as the smallest node (for one node: of `several`) has."""
+        compared = self.several if len(group) == 1 and self.several else range(self.nodes)
+        each = min(len(self._ranks[node]) for node in compared)
+        return [rank for node in group for rank in self._ranks[node][:each]]
+
+    # ── attributing failures to nodes ────────────────────────────────────────────────────────────
+    def _ascribe(self, stage: str, failures: Sequence[_Failed]) -> None:
+        """Drop the nodes to which the failures of an attempt are attributed.
+
+        If hosts do not answer, all other failures result from that. Else a node is to blame if it is the only suspect
+        of a failure, or the only suspect that failures of two attempts have in common.
+        """
+        lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
+        if lost.keys() - self.dropped.keys():
+            for node, text in lost.items():
+                self._drop(node, notice(GateNotice.RANK_LOST, text=text))
+            return
+        suspicions = []
+        for failure, groups, members in failures:
+            ranks = {*failure.suspects, *(() if failure.rank is None else (failure.rank,))}
+            nodes = {self._node_of[members[rank]] for rank in ranks}
+            if failure.kind == "wrong":  # the rank that sees a wrong sum need not have caused it
+                nodes = {node for group in groups if nodes & set(group) for node in group}
+            nodes -= self.dropped.keys()
+            suspicions.append(nodes)
+            shared = [nodes & earlier for earlier in self._suspicions if len(nodes & earlier) == 1]
+            for node in nodes if len(nodes) == 1 else next(iter(shared), set()):
+                self._drop(node, notice(FAILED[failure.kind], stage=stage))
+        self._suspicions += suspicions
+
+    def _drop(self, node: int, why: Notice) -> None:
+        if node not in self.dropped:
+            self.dropped[node] = why
+            say(f"gate: {self._hosts[node]} is dropped: {sentence(why)}", err=True)

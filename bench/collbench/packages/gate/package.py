@@ -1,0 +1,24 @@
+"""Register the gate with the core: a verb that checks the nodes of a job, and a verb that checks a run with a table."""
+
+from collbench.catalog.package import Package, Verb
+from collbench.model.deferred import Deferred
+
+GATE = Package(
+    "gate",
+    sentences=Deferred("packages.gate.report.notices:SENTENCES"),
+    verbs={
+        "gate": Verb(
+            "packages.gate.cli.gate:gate",
+            "Measure",
+            "Is every node good enough? Names those that are not, in few rounds.",
+            "gate nccl",
+            job=Deferred("packages.gate.analyze.nodes:estimate_s"),
+        ),
+        "check": Verb(
+            "packages.gate.cli.check:check",
+            "Look",
+            "Does a run reach the bandwidths that a table expects?",
+            "check nvidia-aicr",
+        ),
+    },
+)

@@ -1,0 +1,97 @@
+"""Write whether a run reaches the bandwidths that a table expects: for people, as CSV, as JSON and as JUnit XML."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from collbench.model.records import Json
+from collbench.model.units import format_rate
+from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
+from collbench.report.blocks import Blocks, Column, left, table
+from collbench.report.comparison import ratio_text
+from collbench.report.junit import JUnitSuite, class_of
+from collbench.report.labels import NOTHING, interval_text, label
+from collbench.report.machine_format import RATIO, csv_text
+from collbench.report.notices import sentence
+from collbench.report.public import interval_columns, public_notice
+
+# The worst first.
+VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
+
+
+def checks_document(result: CheckedTable, run: str) -> Blocks:
+    """Return the verdict, then one row for each line of the table of expectations."""
+    checks = result.checks
+    counts = Counter(check.verdict for check in checks)
+    counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
+    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
+    if result.index is not None and len(checks) > 1:
+        shown.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
+    sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
+    return [*shown, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
+
+
+CHECKS: list[Column[Check]] = [
+    left("case", lambda check: label(check.case)),
+    left("verdict", lambda check: check.verdict),
+    Column("expected GB/s", lambda check: format_rate(check.expected)),
+    Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
+    Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
+    Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
+    left("note", lambda check: sentence(check.note) if check.note else ""),
+]
+
+
+def checks_csv(checks: Sequence[Check]) -> str:
+    """Return CSV with one row for each line of the table of expectations."""
+    return csv_text(_check_rows(checks))
+
+
+def checks_json(result: CheckedTable, run: str) -> str:
+    """Return JSON with the verdict on the table, and one entry for each of its lines."""
+    document = {
+        "run": run,
+        "verdict": result.verdict,
+        "reason": public_notice(result.reason).model_dump(mode="json"),
+        "index": interval_columns(result.index, *RATIO) if result.index else None,
+        "checks": _check_rows(result.checks),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _check_rows(checks: Sequence[Check]) -> list[Json]:
+    return [
+        {
+            "key": check.case.key,
+            "verdict": check.verdict,
+            "expected_busbw": check.expected,
+            "tolerance": check.tolerance,
+            **interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
+            "note": check.note.kind if check.note else None,
+            "source": check.source,
+        }
+        for check in checks
+    ]
+
+
+def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:
+    """Return one suite with a test case per line of the table of expectations. failing: verdicts that are failures.
+
+    An undecided line is not a failure if the table as a whole passes.
+    """
+    failing = failing if result.verdict in failing else ()
+    suite = JUnitSuite(run)
+    for check in result.checks:
+        measured = check.measured
+        busbw = (
+            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
+        )
+        wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
+        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (
+            f"; {sentence(check.note)}" if check.note else ""
+        )
+        kind = "" if check.verdict == CheckVerdict.PASS else "skipped"
+        if check.verdict != CheckVerdict.PASS and check.verdict in failing:
+            kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"
+        suite.add(class_of(check.case), check.case.key, kind, text, check.verdict)
+    return suite.text()

@@ -1,0 +1,121 @@
+"""The verb `import`: make a run from the output of another tool."""
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collbench import __version__
+from collbench.analyze.analysis import analyze
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import OPERATIONS
+from collbench.cli.app import RESULTS
+from collbench.cli.output import conclude
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.machine import memory
+from collbench.model.errors import ConfigError, StoreError
+from collbench.model.records import NAME_PATTERN
+from collbench.model.units import MOST_RANKS
+from collbench.packages.interop.importers import assembly
+from collbench.packages.interop.importers.assembly import READERS, Imported
+from collbench.packages.interop.importers.nccl_text import READ
+from collbench.packages.interop.importers.readings import Options, read_source
+from collbench.packages.interop.report.nccl_tests import import_line, unread_lines
+from collbench.store import encoding, folders
+from collbench.store.folders import Journal
+
+# Lines per write: each write waits for the disk, and a log may contain many thousands of lines.
+LINES_AT_ONCE = 1000
+
+
+ImportFormat = StrEnum(  # type: ignore[misc]
+    "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
+)
+FORMATS_HELP = (
+    f"The tool that wrote the files: nccl-tests (text of {READ} and of rccl-tests, or JSON); "
+    "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."
+)
+
+
+def import_(
+    context: typer.Context,
+    format: Annotated[  # noqa: A002
+        ImportFormat, typer.Argument(help=FORMATS_HELP, metavar="FORMAT")
+    ],
+    files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
+    name: Annotated[str | None, typer.Option(help="Name the run (default: the first file's name).")] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_RANKS, help="Give the number of ranks if the files do not.", metavar="N"),
+    ] = None,
+    operation: Annotated[
+        str | None, typer.Option(help="Name the collective if the files do not.", metavar="NAME")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Name the library, such as mpi, if the files do not.", metavar="NAME")
+    ] = None,
+) -> int:
+    """Nothing is written unless all files could be read.
+
+    Exit code 1 if the tool found results to be wrong.
+    """
+    if operation is not None and operation not in OPERATIONS:
+        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigError(f"--backend {backend}: no such backend; allowed: {', '.join(BACKENDS)}")
+    if name is not None and not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
+    options = Options(world_size, operation, backend)
+    title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
+    readings = []
+    with memory.limited(files):
+        for file in files:
+            source = read_source(file)
+            readings.append((source, READERS[format.value](source, options)))
+        imported = assembly.assemble(format.value, title, readings)
+    path = _written(imported, assembly.explanation(imported), context.obj)
+    return _shown(path, imported)
+
+
+def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
+    """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
+    arguments = [argument.encode(errors="replace").decode() for argument in given]
+    facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
+    path = folders.create(RESULTS, imported.plan, explanation, facts)
+    try:
+        folders.write_environment(path, [imported.session])
+        with Journal(path) as journal:
+            for start in range(0, len(imported.samples), LINES_AT_ONCE):
+                some = imported.samples[start : start + LINES_AT_ONCE]
+                journal.append(b"\n".join(map(encoding.samples_to_line, some)))
+        folders.update_manifest(path, status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
+    except BaseException as error:
+        folders.discard(path)
+        if isinstance(error, StoreError):
+            raise StoreError(f"{str(error).partition(';')[0]}; nothing was imported") from None
+        raise
+    return path
+
+
+def _shown(path: Path, imported: Imported) -> int:
+    """Print what was imported, notes, the table and the files; return the exit code."""
+    result = folders.read(path)
+    analysis = analyze(result)
+    cases = len({samples.case for samples in imported.samples})
+    line = import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples))
+    show([f"{line}\n{path}"])
+    for text in unread_lines(imported.facts):
+        say(text, err=True)
+    say("")
+    conclude(result, analysis, plots=False)
+    failed = sum(1 for samples in imported.samples if samples.failure is not None)
+    if failed:
+        say(
+            f"{failed} of {len(imported.samples)} results were wrong, as the tool reports; they have no number",
+            err=True,
+        )
+    return 1 if failed else 0

@@ -1,0 +1,53 @@
+"""Define the kinds of notices that an import gives on the numbers in a file."""
+
+from collbench.model.notices import NoticeKind
+
+
+class ImportNotice(NoticeKind):
+    """Notices about imported numbers."""
+
+    # Reasons to doubt the numbers.
+    REPEATED = "repeated-cases"
+    DROPPED_VARIABLES = "dropped-variables"
+    COPIES = "copies"
+    BUSIEST_RANK = "busiest-rank"
+    OUT_OF_BOUNDS = "out-of-bounds"
+    DEBUG_OUTPUT = "imported-debug-output"
+    PARALLEL_INIT = "parallel-init"
+    RECORDED_ERROR = "recorded-error"
+    FIRST_CALLS = "without-first-calls"
+    TIMED_AROUND = "timed-around-calls"
+    TIMED_BETWEEN = "timed-between-calls"
+    SINGLE_CALLS = "statistics-of-single-calls"
+    STRANGE_RATES = "strange-rates"
+    SCALED = "scaled-sizes"
+    # Facts that a file lacks.
+    OPERATION_BY_NAME = "operation-by-name"
+    RANKS_BY_RATES = "ranks-by-rates"
+    RANKS_NEXT_TO_OUTPUT = "ranks-next-to-output"
+    SPREAD_ASSUMED = "spread-assumed"
+    AVERAGE_ASSUMED = "average-assumed"
+    CALLS_UNKNOWN = "calls-unknown"
+    DATATYPE_ASSUMED = "datatype-assumed"
+    WINDOW_ASSUMED = "window-assumed"
+    LIBRARY_UNKNOWN = "library-unknown"
+    # Reasons why rows were left out; the number of rows is a value of the notice.
+    UNREADABLE = "unreadable-rows"
+    NO_COUNTERPART = "no-counterpart"
+    CPU_TIME = "cpu-time"
+    UNNAMED_DIVISION = "unnamed-division"
+    CONTRADICTION = "contradiction"
+    OTHER_SETTINGS = "other-settings"
+    OTHER_DIVISION = "other-division"
+    MATRIX = "matrix-of-bytes"
+    NOT_BY_SPREAD = "not-by-spread"
+    SIZE_0 = "size-0"
+    NEGATIVE_SIZE = "negative-size"
+    NO_SIZE = "no-size"
+    OTHER_DTYPE = "other-dtype"
+    OTHER_REDUCE_OP = "other-reduce-op"
+    STRANGE_ROOT = "strange-root"
+    NO_TIME_IN_HALF = "no-time-in-half"
+    NO_TIME = "no-time-in-row"
+    NO_TITLE = "no-title"
+    OTHER_COLUMNS = "other-columns"

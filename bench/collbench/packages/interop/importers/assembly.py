@@ -1,0 +1,153 @@
+"""Assemble the readings of one or more files into one run: plan, samples, facts for its manifest and environment.
+
+In: a `Reading` per file. Out: an `Imported`. The k-th number of a case becomes its launch k, in the order of the files
+and of their rows. Writes nothing and prints nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, TypeVar
+
+from collbench.model.errors import ForeignError
+from collbench.model.notices import Notice, notice, with_counts
+from collbench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
+from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import nccl_tests, osu
+from collbench.packages.interop.importers.context import difference
+from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
+
+# Format, as the command line names it → the function that reads one file.
+READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
+# Start time of a case, which is not in the output of other tools.
+UNKNOWN_TIME_S = 0.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run that is ready to be written and reported."""
+
+    plan: Plan
+    samples: tuple[Samples, ...]
+    # Number of lines of tables, in all files.
+    rows: int
+    # Facts for the manifest, under the key `imported`, and session for environment.json.
+    facts: Json
+    session: Json
+
+
+def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
+    """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two files are equal."""
+    by_content: dict[str, Source] = {}
+    for source, _ in files:
+        twin = by_content.setdefault(source.sha256, source)
+        if twin is not source:  # they would be two launches that agree perfectly
+            raise ForeignError(f"{source.path}: the same output as {twin.path}; it would count as a launch of its own")
+    readings = [reading for _, reading in files]
+    numbers, mixed = _pooled(files)
+    left_out = with_counts(sum((reading.left_out for reading in readings), mixed), "rows")
+    if not numbers:
+        names = ", ".join(source.name for source, _ in files)
+        raise ForeignError(f"{names}: nothing to import", *left_out, *(() if left_out else ["no rows"]))
+
+    launches: Counter[Case] = Counter()
+    order: dict[tuple[str, int, int], list[Case]] = defaultdict(list)
+    samples = []
+    for number in numbers:
+        case, failure, aggregate = number.case, number.failure, number.aggregate
+        if aggregate is not None:
+            aggregate = replace(aggregate, verified=number.verified)
+        launches[case] += 1
+        order[case.backend, case.world_size, launches[case]].append(case)
+        samples.append(
+            Samples(case, launches[case], UNKNOWN_TIME_S, stopped_by="imported", failure=failure, aggregate=aggregate)
+        )
+    iterations = max((n.aggregate.iterations for n in numbers if n.aggregate and n.aggregate.iterations), default=1)
+    plan = Plan(
+        name=name,
+        order=tuple(Launch(*place, tuple(cases)) for place, cases in order.items()),
+        skips=(),
+        launches=max(launches.values()),
+        # A plan needs these values; nothing reads them, because an imported run is not measured here.
+        settings=Settings(Sampling(0, 0.0, iterations, None, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
+    )
+
+    notices = _joined(reading.notes for reading in readings)
+    repeated = [
+        case
+        for reading in readings
+        for case, times in Counter(number.case for number in reading.numbers).items()
+        if times > 1 and case in launches
+    ]
+    if repeated:
+        op, size = repeated[0].op, repeated[0].size_bytes
+        notices.append(notice(ImportNotice.REPEATED, count=len(repeated), operation=op, size_bytes=size))
+    notices += [*_joined(reading.unknown for reading in readings), *left_out]
+    verified = Counter(number.verified for number in numbers)
+    facts: Json = {
+        "format": format,
+        "tool": _joined(reading.tools for reading in readings),
+        "files": [{"name": source.name, "sha256": source.sha256} for source, _ in files],
+        "statistic": _joined([number.aggregate.statistic] for number in numbers if number.aggregate is not None),
+        "unread": [
+            {"file": source.name, "line": line.number, "text": line.text}
+            for source, reading in files
+            for line in reading.unread
+        ],
+        "notices": [{"kind": entry.kind, "values": entry.values} for entry in notices],
+        # Numbers of results, by the verification of the tool itself.
+        "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
+    }
+    session = {
+        "imported": {"source": "the imported files", "tool": facts["tool"], **_merged(readings)},
+        "launches": [launch for reading in readings for launch in reading.launches],
+    }
+    return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
+
+
+def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
+    """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
+    numbers = [(source, number) for source, reading in files for number in reading.numbers]
+    contexts = {id(number.context): number.context for _, number in numbers}
+    keys = {at: frozenset(context.items()) for at, context in contexts.items()}
+    tables: dict[Case, dict[Any, tuple[Source, dict[str, Any]]]] = defaultdict(dict)
+    for source, number in numbers:
+        tables[number.case][source.path, keys[id(number.context)]] = source, number.context
+    mixed: dict[Case, Notice] = {}
+    for case, facts in tables.items():
+        for (file, first), (other_file, second) in combinations(facts.values(), 2):
+            if (texts := difference(first, second, file is other_file)) is not None:
+                places = [f"{source.name}: {text}" for source, text in zip((file, other_file), texts, strict=True)]
+                mixed[case] = notice(ImportNotice.OTHER_SETTINGS, first=places[0], second=places[1])
+                break
+    rows = {(id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed}
+    return [n for _, n in numbers if n.case not in mixed], Counter(reason for _, _, reason in rows)
+
+
+def explanation(imported: Imported) -> bytes:
+    """Return the comment lines that replace the configuration in the run's folder."""
+    facts = imported.facts
+    lines = [f"imported from {', '.join(facts['tool'])}; nothing here was measured by CollBench"]
+    lines += [f"file: {file['name']} (sha256 {file['sha256']})" for file in facts["files"]]
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines).encode()
+
+
+def _joined(parts: Iterable[Sequence[T]]) -> list[T]:
+    """Return all entries of the parts in order, each entry once."""
+    return list(dict.fromkeys(entry for part in parts for entry in part))
+
+
+def _merged(readings: Sequence[Reading]) -> Json:
+    """Combine the facts of all files: join lists and texts, merge dictionaries."""
+    merged: Json = {}
+    for reading in readings:
+        for fact, value in reading.facts.items():
+            if isinstance(value, dict):
+                merged[fact] = {**merged.get(fact, {}), **value}
+            elif isinstance(value, list):
+                merged[fact] = list(dict.fromkeys([*merged.get(fact, []), *value]))
+            else:
+                merged[fact] = " / ".join(dict.fromkeys([*filter(None, merged.get(fact, "").split(" / ")), value]))
+    return merged

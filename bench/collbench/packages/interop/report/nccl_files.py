@@ -1,0 +1,252 @@
+"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -X FILE).
+
+In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
+options of `report` choose one table. The fields are from JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
+2026); for rccl-tests, the fields that ROCm's CVS checks (its schema of RCCL, 2026). `collbench`, our version, is added.
+An unknown value is null, or the text "nan" that nccl-tests writes for a time that is not a number. Times are the same
+as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-listed variables are written.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench import __version__
+from collbench.catalog.backends import BACKENDS
+from collbench.catalog.collectives import OPERATIONS, half
+from collbench.catalog.subgroups import divide
+from collbench.model.conclusions import Summary
+from collbench.model.errors import ConfigError
+from collbench.model.facts import RankFacts
+from collbench.model.records import Case, Json, Run, Samples, Timings
+from collbench.packages.interop.catalog import RCCL_NAMES, test_named
+from collbench.packages.interop.report import nccl_tests
+from collbench.report.view import View
+
+VERSION = 4
+KEYS = {"out": "out_of_place", "in": "in_place"}
+NOT_A_NUMBER = "nan"
+# The option with which nccl-tests takes the maximum over ranks, as CollBench does.
+MAXIMUM = ["-a", "3"]
+
+
+def nccl_tests_json(view: View) -> str:
+    """Return one table as nccl-tests' -J writes it. Raises ConfigError if the run has several tables, or none."""
+    run, cases = view.run, _only_table(view)
+    summaries = {summary.case: summary for summary in view.calls}
+    case, members = cases[0], [summaries[case] for case in cases]
+    ranks = nccl_tests.ranks_of(run, case)
+    timed = _timed(run, cases) if case.depth == 1 else {}
+    average, enough = nccl_tests.average_busbw(run, members)
+    failures = [failure for summary in members for failure in summary.failures]
+    wrong = nccl_tests.wrong_results(run, members)
+    document = {
+        "version": VERSION,
+        "collbench": __version__,
+        "start_time": _clock(run.manifest.get("started")),
+        "args": [test_named(case.op), *dropwhile(lambda word: word[:1] != "-", run.manifest.get("argv", [])), *MAXIMUM],
+        "env": [f"{name}={value}" for name, value in nccl_tests.variables_of(run).items()],
+        "nccl_version": _version(ranks),
+        "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
+        "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
+        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
+        "average_bus_bandwidth": {
+            "bandwidth": _number(average),
+            "okay": "unchecked" if enough is None else _flag(enough),
+        },
+        "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
+        "end_time": _clock(run.manifest.get("finished")),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def rccl_tests_json(view: View) -> str:
+    """Return one table as rccl-tests writes it: an object per placement, size and launch; numCycle: launch, from 0.
+
+    Launches without a time have no object. Raises ConfigError if the run has several tables, or none.
+    """
+    cases, run = _only_table(view), view.run
+    case = cases[0]
+    hosts = Counter(facts.get("hostname") for facts in nccl_tests.ranks_of(run, case))
+    hosts_known = None not in hosts and hosts.total() == case.world_size
+    each = {*hosts.values()}
+    per_node = next(iter(each)) if hosts_known and len(each) == 1 else None
+    name = RCCL_NAMES.get(case.op)
+    if name is None:
+        raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
+    rows = []
+    for summary in view.calls:
+        for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
+            algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+            size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
+            rows.append(
+                {
+                    "collbench": __version__,
+                    "numCycle": launch - 1,
+                    "name": name,
+                    "nodes": len(hosts) if hosts_known else None,
+                    "ranks": case.world_size,
+                    "ranksPerNode": per_node,
+                    "gpusPerRank": 1,
+                    "size": size,
+                    "type": dtype.replace("f8e", "fp8_e"),
+                    "redop": redop,
+                    "inPlace": int(half(summary.case) == "in"),
+                    "time": time_s * 1e6,
+                    "algBw": None if algbw is None else algbw / 1e9,
+                    "busBw": None if busbw is None else busbw / 1e9,
+                    "wrong": nccl_tests.wrong_elements(run, summary),
+                }
+            )
+    return json.dumps(rows, indent=2, allow_nan=False)
+
+
+def _only_table(view: View) -> list[Case]:
+    tables = nccl_tests.tables(s.case for s in view.calls if OPERATIONS[s.case.op].sized)
+    if len(tables) == 1:
+        return tables[0]
+    names = "; ".join(nccl_tests.table_named(cases[0]) for cases in tables)
+    if not names:
+        raise ConfigError(f"{view.run.name}: no table of collectives with sizes")
+    raise ConfigError(
+        f"{view.run.name}: a file has one table, and this run has {len(tables)} ({names}): choose by --operation, "
+        "--backend, --ranks or --metric"
+    )
+
+
+def _result(
+    run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
+) -> Json:
+    """Return the object of one row: both placements, null for a placement that was not measured."""
+    size, count, dtype, redop, root = nccl_tests.lead(row[0])
+    result: Json = {"size": size, "count": count, "type": dtype, "redop": redop, "root": f"{root:6}"}
+    halves = {half(each): summaries[each] for each in row}
+    for place, key in KEYS.items():
+        summary = halves.get(place)
+        result[key] = None if summary is None else _half(run, summary)
+        if summary is not None and summary.case in timed:
+            result[f"{key}_per_iter"] = _per_iteration(timed[summary.case])
+    result["actual_iterations"] = max(s.iterations // max(1, s.launches) for s in halves.values())
+    result["experiment_name"] = run.name
+    return result
+
+
+def _half(run: Run, summary: Summary) -> Json:
+    algbw, busbw = nccl_tests.rates(summary)
+    time_s = nccl_tests.time_s(summary)
+    return {
+        "time": _number(None if time_s is None else time_s * 1e6),
+        "alg_bw": _number(None if algbw is None else algbw / 1e9),
+        "bus_bw": _number(None if busbw is None else busbw / 1e9),
+        "nwrong": nccl_tests.wrong_elements(run, summary),
+    }
+
+
+def _per_iteration(samples: Sequence[Samples]) -> Json:
+    """Return the times of the iterations of all launches, launch after launch; a process is a rank."""
+    rank_times = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
+    times = rank_times.max(axis=1)
+    average, deviation = float(times.mean()), float(times.std())
+    percentiles = {f"p{q}_us": float(np.percentile(times, q, method="inverted_cdf")) for q in (50, 95, 99)}
+    return {
+        "skipped_iterations": 0,
+        "min_us": float(times.min()),
+        "max_us": float(times.max()),
+        "avg_us": average,
+        **percentiles,
+        "stdev_us": deviation,
+        "cv_pct": 100 * deviation / average,
+        "times_us": times.tolist(),
+        "per_process_max_times_us": rank_times.T.tolist(),
+    }
+
+
+def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
+    """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
+    wanted = {*cases}
+    samples_by_case: dict[Case, list[Samples]] = {}
+    for samples in run.samples:
+        if samples.case in wanted and samples.timed is not None:
+            samples_by_case.setdefault(samples.case, []).append(samples)
+    return samples_by_case
+
+
+def _config(
+    run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool, checked: int | None
+) -> Json:
+    case, sampling, sizes = members[0].case, run.plan.settings.sampling, sorted({s.case.size_bytes for s in members})
+    made = max(s.iterations // max(1, s.launches) for s in members)
+    steps = {later - earlier for earlier, later in pairwise(sizes)}
+    return {
+        "nthreads": 1,
+        "ngpus": nccl_tests.gpus_of_process(run, case),
+        "minimum_bytes": sizes[0],
+        "maximum_bytes": sizes[-1],
+        "step_bytes": steps.pop() if len(steps) == 1 else None,
+        "warmup_iters": sampling.warmup * case.depth,
+        "iterations": case.depth if case.depth > 1 else made,
+        "aggregated_iterations": 1,
+        "validation": checked,
+        "graph": int(case.metric == "graph"),
+        "blocking_collectives": _flag(case.depth == 1),
+        "per_iter_timing": _flag(per_iteration),
+        "per_iter_skip": 0,
+        "parallel_init": _flag(False),
+        "devices": [_device(facts, case) for facts in ranks],
+    }
+
+
+def _device(facts: RankFacts, case: Case) -> Json:
+    _, _, number = str(facts.get("device", "")).partition(":")
+    return {
+        "rank": facts.get("rank"),
+        "group": divide(case.groups, case.world_size).of(facts.get("rank", 0)) or 0,
+        "pid": facts.get("pid"),
+        "hostname": facts.get("hostname"),
+        "device": int(number) if number.isdecimal() else None,
+        "device_hex": None,
+        "device_info": facts.get("device_name") or BACKENDS[case.backend].device,
+    }
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────
+def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
+    """Return each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
+    times = []
+    for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
+        if samples.aggregate is not None:
+            times.append((samples.launch, samples.aggregate.time_s))
+        elif (timed := samples.timed) is not None:
+            times.append((samples.launch, float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls)))
+    return times
+
+
+def _host_ns(timings: Timings) -> NDArray[np.int64]:
+    """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
+    return timings.duration_ns if timings.host_ns is None else timings.host_ns
+
+
+def _version(ranks: Sequence[RankFacts]) -> int | None:
+    """Return NCCL's version as NCCL encodes it: 22902 for 2.29.2; None if unknown."""
+    parts = str((ranks[0].get("nccl") if ranks else None) or "").split(".")
+    if len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
+        return None
+    return int(parts[0]) * 10000 + int(parts[1]) * 100 + int(parts[2])
+
+
+def _clock(moment: str | None) -> str | None:
+    """Format `2026-01-02T03:04:05+00:00` as `2026-01-02 03:04:05`."""
+    return moment[:19].replace("T", " ") if moment else None
+
+
+def _flag(holds: bool) -> str:
+    """Format a boolean as text, as nccl-tests does."""
+    return "true" if holds else "false"
+
+
+def _number(value: float | None) -> float | str:
+    return NOT_A_NUMBER if value is None else value

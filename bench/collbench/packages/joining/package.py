@@ -1,0 +1,11 @@
+"""Define the package `joining`: the state that is recorded in the ranks of each run."""
+
+from collbench.catalog.package import Package
+from collbench.model.deferred import Deferred
+
+JOINING = Package(
+    "joining",
+    analysis=Deferred("packages.joining.analyze:ANALYSIS"),
+    sentences=Deferred("packages.joining.report:SENTENCES"),
+    look=Deferred("packages.joining.rank:look"),
+)

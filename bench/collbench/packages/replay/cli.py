@@ -1,0 +1,151 @@
+"""Define the verb `replay`: measure the calls of a recorded job here, or report where its time in calls went."""
+
+import json
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collbench.cli.app import PLOTS, Sets
+from collbench.cli.job import run_task
+from collbench.cli.measuring import ConfigSource, start
+from collbench.cli.output import optional
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.model.conclusions import Analysis, Diagnosis
+from collbench.model.errors import ConfigError
+from collbench.packages.replay import store as call_file
+from collbench.packages.replay.conclusions import ReplayAnalysis
+from collbench.packages.replay.replayed_calls import NAME
+from collbench.report.plots import DRAW, PICTURES
+from collbench.store import folders
+
+if TYPE_CHECKING:
+    from collbench.launch.coordinator import Coordinator
+
+# Fewest ranks if the user chooses no number: the default is the recorded number, at most one rank per core or GPU.
+FEWEST_RANKS = 2
+
+
+class LookFormat(StrEnum):
+    """Formats of the output of `--look`."""
+
+    JSON = "json"
+
+
+def replay(
+    context: typer.Context,
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Recordings: one file per rank, a folder or .tar.gz of them, or a list of calls.",
+            metavar="TRACE...",
+        ),
+    ],
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Replay with N ranks (default: as recorded if each has a core or a GPU).", metavar="N", min=1
+        ),
+    ] = None,
+    look: Annotated[
+        bool, typer.Option("--look", help="Measure nothing: report where the job's time in calls went.", metavar="")
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --look: write the calls (.calls.jsonl) or a sweep of sizes (.yaml).",
+            metavar="FILE",
+        ),
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    format: Annotated[  # noqa: A002
+        LookFormat | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
+    ] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
+) -> int:
+    """Read Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
+
+    With all ranks' files, replay separates moving data from waiting for late ranks, and each rank makes its own calls.
+    The backend is nccl if two ranks have a GPU each, otherwise gloo; --set 'backends=[gloo]' chooses, and --set
+    replay.gaps=recorded lets ranks pause between calls as the job did.
+    """
+    if look:
+        return _look(traces, save, plots, format)
+    for option, value in (("--save", save), ("--format", format)):
+        if value is not None:
+            raise ConfigError(f"replay: {option} goes with --look")
+
+    def task(coordinator: "Coordinator | None") -> int:
+        source = _configuration(traces, world_size, coordinator)
+        return start(source, sets, plots, coordinator, context.obj)
+
+    given = [*map(str, traces), *sets, str(world_size)]
+    return run_task(task, lambda: b"\0".join(map(str.encode, given)))
+
+
+def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat | None) -> int:
+    """Print where the time of a recorded job went; write its calls, or a sweep of them, to `save`."""
+    from collbench.packages.replay import importers as traces
+    from collbench.packages.replay import report
+    from collbench.packages.replay.analyze.recorded import recorded_job
+
+    if save is not None and not (call_file.is_call_list(save) or save.suffix == ".yaml"):
+        raise ConfigError(f"--save {save}: a list of calls ends in {call_file.SUFFIX}, a sweep in .yaml")
+    if save is not None and save.exists():
+        raise ConfigError(f"--save {save}: it exists already")
+    recorded = traces.read(paths)
+    if save is not None and save.suffix == ".yaml":
+        folders.write(save, report.calls_config(recorded, paths[0].name) + "\n")
+    elif save is not None:
+        folders.write(save, call_file.to_text(recorded))
+    written = [str(save)] if save is not None else []
+    job = recorded_job(recorded)
+    if chosen is not None:
+        say(json.dumps(report.recorded_json(job), indent=1, ensure_ascii=False))
+        return 0
+    show(report.recorded_parts(job))
+    if plots and job.total is not None:
+        folder = PLOTS / f"look-{_name_of(paths)}"
+        analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
+        (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
+        with optional():
+            folders.make_folder(folder)
+            DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+            written.append(str(folder / f"{kind.name}.png"))
+    if written:
+        say("\n" + "\n".join(written))
+    return 0
+
+
+def _name_of(paths: list[Path]) -> str:
+    """Return a name for a run or folder that is made from these files."""
+    name = paths[0].resolve().name.split(".")[0]
+    return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
+
+
+def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coordinator | None") -> ConfigSource:
+    """Return the configuration with which `run` would measure the same replay."""
+    from collbench.machine import host
+    from collbench.packages.replay import importers as traces
+
+    recorded = traces.read(paths)
+    machine = host.machine()
+    # A replay needs several ranks, so it uses GPUs only if each rank has its own GPU.
+    few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
+    chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
+    available = (
+        (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
+    )
+    ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or available, available))
+    name = f"replay-{_name_of(paths)}"
+    lines = [
+        f"name: {name}",
+        f"backends: [{chosen}]",
+        f"world_sizes: [{ranks}]",
+        f"replay: {{recording: {json.dumps([str(path) for path in paths])}}}",
+        "launches: 5",
+    ]
+    return ConfigSource("\n".join([*lines, ""]).encode(), str(paths[0]), name)

@@ -1,0 +1,186 @@
+"""Read dumps of torch's flight recorder, and lines of NCCL's inspector plugin (formats v4.0 and v4.3).
+
+In: the text of a file. Out: a `RankRecording` per rank in it. The flight recorder's times are enqueue times; durations
+exist only with TORCH_NCCL_ENABLE_TIMING=1. Its ring buffer drops the oldest entries, and a dump after a hang can
+contain calls that never ended; it records no splits, roots or streams. The inspector writes one object per call, for
+one or several processes: bytes, communicators and durations, but no dtypes, splits or ranks of groups. Format v4.3
+(NCCL 2.29) writes the process once, before its lines, and NCCL's choice of algorithm and protocol with each call.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from collbench.model.notices import Notice, notice
+from collbench.model.records import Json
+from collbench.model.units import US
+from collbench.packages.replay.importers.recordings import (
+    DEFAULT_GROUP,
+    LongObject,
+    dtype_of,
+    elements,
+    entries_of,
+    member,
+    numbers,
+    operation_of,
+    peer_of,
+    rank_of,
+    whole,
+)
+from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
+
+# NCCL has no operations on lists of tensors.
+_WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
+# Host and pid of a process, or None and the rank in the header if they are unknown.
+_Process = tuple[str | None, Any]
+# Name of the entry for a whole batch of calls.
+BATCH = "nccl:coalesced"
+# Inspector's numbers of dropped calls, and the keys of its lines that are no calls.
+DROPPED = ("coll_dropped_total", "p2p_dropped_total")
+NO_CALL = {"dump_stats", "proxy_trace"}
+
+
+def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
+    """Return the calls of one rank, oldest first."""
+    source = LongObject(name, text, "entries")
+    entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
+    groups = {
+        str(key): numbers(described.get("ranks")) or None
+        for key, described in (source.rest.get("pg_config") or {}).items()
+        if isinstance(described, dict)
+    }
+    only_group = next(iter(groups.values())) if len(groups) == 1 else None
+    first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
+    batches = _batches_of(entries)
+    calls, incomplete = [], 0
+    for entry in entries:
+        if entry.get("profiling_name") == BATCH:
+            continue  # its state and its time are used for its calls
+        batch = batches.get(id(entry))
+        # gloo never marks a call as completed, only as retired.
+        if not _complete(batch.whole if batch else entry):
+            incomplete += 1
+        raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
+        group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
+        duration_ms = batch.whole.get("duration_ms") if batch else entry.get("duration_ms")
+        torn = batch is not None and batch.torn
+        duration_s = None if duration_ms is None or torn else float(duration_ms) / 1e3 / (batch.calls if batch else 1)
+        dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
+        splits = None if "all_to_all" in raw else ()
+        call = RecordedCall(
+            operation=operation_of(raw),
+            dtype=dtype_of(dtypes[0]),
+            elements_in=_elements(entry.get("input_sizes")),
+            elements_out=_elements(entry.get("output_sizes")),
+            splits_in=splits,
+            splits_out=splits,
+            group=group,
+            group_size=len(group) if group else None,
+            communicator=str((entry.get("process_group") or [""])[0]) or None,
+            peer=member(group, peer_of(raw)),
+            start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
+            duration_s=duration_s,
+            batched=batch is not None and (batch.calls > 1 or batch.torn),
+            sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
+        )
+        calls.append(call)
+    rank = RankRecording(name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete)
+    dropped = whole(entries[0].get("record_id")) if entries else None  # the ring drops the oldest; numbers begin at 0
+    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Calls that torch made as one group, and the entry of the group: only this entry has their state and time."""
+
+    whole: Json
+    calls: int
+    # True if the recorder's ring may have lost some of its calls.
+    torn: bool
+
+
+def _batches_of(entries: Sequence[Json]) -> dict[int, _Batch]:
+    """Return call → its batch. The entry of a batch follows the entries of its calls, which never become complete."""
+    open_calls: dict[str, list[int]] = defaultdict(list)
+    batches: dict[int, _Batch] = {}
+    for place, entry in enumerate(entries):
+        group = str((entry.get("process_group") or [""])[0])
+        if entry.get("profiling_name") != BATCH:
+            if not _complete(entry) and entry.get("duration_ms") is None:
+                open_calls[group].append(place)
+            continue
+        calls = open_calls.pop(group, [])
+        torn = bool(calls) and calls[0] == 0 and bool(entries[0].get("record_id"))
+        batches |= {id(entries[call]): _Batch(entry, len(calls), torn) for call in calls}
+    return batches
+
+
+def _complete(entry: Json) -> bool:
+    return entry.get("state") in {"completed", None} or bool(entry.get("retired"))
+
+
+def _elements(sizes: Any) -> int | None:
+    """Return the number of elements of all tensors, by their dimensions."""
+    if not isinstance(sizes, list):
+        return None
+    return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
+
+
+def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
+    """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
+    calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
+    # Process → (ranks of a communicator, its name) → the process's rank within it.
+    places: dict[_Process, dict[tuple[int, str], int | None]] = defaultdict(dict)
+    # Process → its communicator → number of calls that the inspector dropped.
+    dropped: dict[_Process, dict[str, int]] = defaultdict(dict)
+    header: Json = {}
+    metadata: Json = {}
+    for entry in entries_of(name, text):
+        # A header applies to the lines after it, until the next header.
+        call = entry.get("coll_perf") or entry.get("p2p_perf")
+        if entry.get("header"):
+            header, metadata = entry["header"], entry.get("metadata") or {}
+        # header.rank counts within the communicator, so it does not identify a process.
+        host, pid = metadata.get("hostname"), metadata.get("pid")
+        process: _Process = (None, header.get("rank")) if host is None or pid is None else (str(host), pid)
+        if isinstance(stats := entry.get("dump_stats"), dict):  # of one communicator, since the job began
+            dropped[process][str(header.get("id"))] = sum(whole(stats.get(key)) or 0 for key in DROPPED)
+        if not isinstance(call, dict):
+            if not NO_CALL & {*entry, *metadata}:
+                left_out[notice(ReplayNotice.NO_CALLS)] += 1
+            continue
+        choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
+        raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
+        operation = _WITHOUT_LISTS.get(raw, raw)
+        nbytes = whole(call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")))
+        size = whole(header.get("n_ranks"))
+        # For all-gather and reduce-scatter, the recorded bytes are the part of one rank.
+        total = None if nbytes is None or size is None else nbytes * size
+        time_us = call.get("coll_exec_time_us", call.get("p2p_exec_time_us"))
+        recorded = RecordedCall(
+            operation=operation,
+            dtype=None,
+            elements_in=total if operation == "reduce_scatter" else nbytes,
+            elements_out=total if operation == "all_gather" else nbytes,
+            group_size=size,
+            communicator=str(header.get("id") or "") or None,
+            peer=whole(call.get("p2p_peer")),
+            duration_s=None if time_us is None else float(time_us) * US,
+            sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
+            chosen="/".join(choice) or None,
+            by_host=not str(call.get("coll_timing_source", call.get("p2p_timing_source")) or "_gpu").endswith("_gpu"),
+        )
+        calls_of[process].append(recorded)
+        places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
+    ranks = []
+    for process, calls in calls_of.items():
+        # The largest communicator is assumed to contain all ranks.
+        rank = places[process][max(places[process])]
+        calls.sort(key=lambda call: call.sequence or 0)
+        host, pid = process
+        # Calls that are too small for the inspector have numbers, too, but are not counted as dropped: 0 is no proof.
+        lost = sum(dropped[process].values()) or None
+        known = None if host is None else (host, pid)
+        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=known, dropped=lost))
+    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0))

@@ -1,0 +1,532 @@
+"""Turn a recorded job into calls that ranks of this machine replay, and list the differences from the recording.
+
+In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that represents it.
+
+    same world size, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
+    otherwise                        every rank makes the calls of the lowest recorded rank, scaled as below
+
+If recorded ranks made different calls, the first sentence of the report states whose calls are made. Scaling:
+
+    group       s ranks, S apart: at most all ranks, at the same distance if such groups divide the world
+    size        the total over all ranks of a group is kept: a gathered parameter, a reduced gradient
+    all-to-all  a rank sends the same amount; parts for missing ranks go to the existing ranks in turn
+    send, recv  an exchange of the same size with the neighbours in a ring
+
+If a format lacks a fact, the fact is assumed, and each assumption is listed in `Replay.changes`. The times at which
+calls ran come only from a timeline of the device or of gloo's threads, never from enqueue times.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from collbench.catalog import collectives, subgroups
+from collbench.catalog.backends import BACKENDS, unsupported_by_backend
+from collbench.catalog.collectives import OPERATIONS, ranks_together
+from collbench.catalog.dtypes import BYTES, DTYPES
+from collbench.catalog.metrics import ONE_BY_ONE
+from collbench.config.models import Config
+from collbench.model.divisions import WORLD, Division, Splits
+from collbench.model.errors import ForeignError
+from collbench.model.notices import Notice, SkipNotice, notice, with_counts
+from collbench.model.projection import grouped
+from collbench.model.records import Case, Machine, Plan
+from collbench.model.units import first_few
+from collbench.packages.replay.config import ReplaySection
+from collbench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
+from collbench.packages.replay.replayed_calls import (
+    NAME,
+    ChangeNotice,
+    Recording,
+    Replay,
+    ReplayedCall,
+    ReplayedList,
+    ReplayOptions,
+    ReplaySettings,
+    recording_in,
+)
+from collbench.planning.cases import option_values, oversubscribed, worlds
+from collbench.planning.footprint import buffer_bytes
+from collbench.planning.parts import Expansion, PlanningPart
+
+# Most calls of one step: the stamps of a launch with more calls would not fit (`footprint.MAX_STAMP_PAIRS`).
+MOST_CALLS = 20_000
+# Hexadecimal digits of the hash of the calls in a key.
+DIGITS = 12
+# Operations whose `size` counts the shares of all ranks, not the share of one rank.
+_WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
+# Size of a dtype in bytes → dtype that replaces it if the backend lacks it.
+_SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The calls of one rank in one step."""
+
+    # Position of the recorded rank that made these calls.
+    recorded: int
+    # World rank that makes the calls. None if the recording does not name it.
+    rank: int | None
+    # Positions of these calls among all calls of the rank.
+    places: tuple[int, ...]
+    calls: tuple[RecordedCall, ...]
+
+
+def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Expansion:
+    """Return the replays of the section: a case for each backend, world size and combination of options."""
+    section, operation = config.section(ReplaySection), OPERATIONS[NAME]
+    if section is None:
+        return Expansion()
+    replays: dict[str, Replay] = {}
+    cases: dict[str, Case] = {}
+    for backend, n in worlds(config, machine):
+        replayed = replay(kept[NAME], backend, n, section.gaps == "recorded")
+        shared = oversubscribed(config, machine, backend, n)
+        for options in option_values(config, operation, n):
+            options["metric"] = ONE_BY_ONE
+            case = case_of(replayed, Case(NAME, backend, n, BYTES.name, 0, oversubscribed=shared, **options))
+            cases[case.key], replays[str(recording_in(case))] = case, replayed
+
+    def complete(plan: Plan) -> Plan:
+        own = ReplaySettings(replays=replays).needed_by([case for case in plan.cases if case.op == NAME])
+        return replace(plan, settings=replace(plan.settings, own={**plan.settings.own, NAME: own}))
+
+    return Expansion(unchecked=list(cases.values()), complete=complete)
+
+
+def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:
+    """Return the replay of one step. Raises ForeignError if no call can be replayed, or if wanted gaps are unknown."""
+    calls = [call for rank in recorded.ranks for call in rank.calls]
+    if gaps and not any(call.ran_s is not None for call in calls):
+        raise ForeignError(
+            f"{recorded.ranks[0].source}: gaps: recorded: the file has no times of calls; only a timeline of the "
+            f"device or of gloo's threads does (Kineto), and a {recorded.kind} has none; allowed: none"
+        )
+    steps, step_notices = _last_step(recorded)
+    builder = _Builder(recorded, steps, backend, world_size)
+    lists, stand_in = builder.lists()
+    kept = [case for made in lists for _, _, case in made[1]]
+    changes = (*builder.changes(), *step_notices)
+    source = f"{recorded.kind}, {_sources(recorded)}"
+    if not kept:
+        raise ForeignError(f"{source}: no call can be replayed", *(changes or ["it has no calls"]))
+    if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
+        raise ForeignError(f"{source}: {most} calls per step; at most {MOST_CALLS} can be replayed: cut it")
+    # One buffer per call between two refills: in a job, too, each call reduces different gradients.
+    depths: Counter[Case] = Counter()
+    for _, made in lists:
+        depths |= Counter(case for _, _, case in made)
+    cases, number_of = _divided(list(depths.items()), world_size)
+    return Replay(
+        source=source,
+        cases=cases,
+        lists=tuple(ReplayedList(number, _in_turn(made, number_of, gaps)) for number, made in lists),
+        recorded_world=recorded.world_size,
+        stand_in=stand_in,
+        gaps=gaps,
+        changes=changes,
+    )
+
+
+def case_of(replayed: Replay, base: Case) -> Case:
+    """Return the case that represents a replay, with the backend and world size of `base`.
+
+    Its key contains a hash of the calls and pauses, not of other facts in the recording.
+    """
+    order = [[(call.case, call.after, round(call.pause_s, 9)) for call in made.calls] for made in replayed.lists]
+    cases = [asdict(replace(case, asked_bytes=0)) for case in replayed.cases]
+    for fields in cases:
+        del fields["asked_bytes"]  # it does not distinguish cases
+    content = json.dumps([cases, order], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
+    nbytes = sum(buffer_bytes(case, 0) for case in replayed.cases)
+    recording = Recording(digest, max(len(made.calls) for made in replayed.lists))
+    return collectives.usual(replace(base, op=NAME, size_bytes=nbytes, own=ReplayOptions(recording=recording)))
+
+
+def _sources(recorded: CallList) -> str:
+    return first_few([rank.source for rank in recorded.ranks], 1)
+
+
+# ── choice of the step ───────────────────────────────────────────────────────────────────────────
+def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
+    """Return each rank's calls of the last step if all steps of each rank made the same calls; else all calls.
+
+    Also returns a notice on this choice if several steps were recorded.
+    """
+    last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
+    steps = []
+    for number, rank in enumerate(recorded.ranks):
+        by_step = grouped(enumerate(rank.calls), lambda placed: placed[1].step)
+        by_step.pop(None, None)
+        kinds = {tuple(_kind(call) for _, call in placed) for placed in by_step.values()}
+        if last is None or len(kinds) != 1 or last not in by_step:
+            last = None
+            break
+        places, calls = zip(*by_step[last], strict=True)
+        steps.append(_Step(number, rank.rank, places, calls))
+    if last is None:
+        all_calls = [
+            _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
+            for number, rank in enumerate(recorded.ranks)
+        ]
+        return all_calls, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
+    return steps, [notice(ChangeNotice.LAST_STEP, steps=recorded.steps)] if recorded.steps > 1 else []
+
+
+def _kind(call: RecordedCall) -> tuple[object, ...]:
+    return call.operation, call.dtype, call.elements_in, call.elements_out, call.group, call.peer
+
+
+# ── choice of the calls, and their cases ─────────────────────────────────────────────────────────
+# Calls that a rank replays, each as (position among the rank's recorded calls, call, case).
+Made = list[tuple[int, RecordedCall, Case]]
+
+
+class _Builder:
+    """Turns calls of ranks into cases, and counts the changes that this needs."""
+
+    def __init__(self, recorded: CallList, steps: Sequence[_Step], backend: str, world_size: int) -> None:
+        self._recorded, self._backend, self._world_size = recorded, backend, world_size
+        self._steps = [step for step in steps if step.calls]
+        self._changed: Counter[Notice] = Counter()
+        self._own = False  # True if calls are made in exactly the recorded groups
+
+    def changes(self) -> list[Notice]:
+        """Return notices on the differences from the recording."""
+        world = self._recorded.world_size
+        differs = world is not None and world != self._world_size
+        changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if differs else []
+        return changes + with_counts(self._changed)
+
+    def lists(self) -> tuple[list[tuple[int, Made]], str]:
+        """Return (position of the recorded rank, its calls) per rank of this world, or one such pair for all ranks.
+
+        Also returns a sentence that states whose calls are made, if ranks do not make their own calls; else "".
+        """
+        reason = ""
+        if self._recorded.world_size == self._world_size:
+            steps, reason = self._steps_of_ranks()
+            for together in (True, False) if steps else ():
+                self._own = True
+                lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
+                if not (reason := _contradiction([made for _, made in lists], self._world_size)):
+                    return lists, ""
+                self._changed.clear()
+        self._own = False
+        return [(self._steps[0].recorded, self._made(self._steps[0]))], self._stand_in(reason)
+
+    def _stand_in(self, reason: str) -> str:
+        """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
+        first_rank = self._steps[0].rank
+        lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
+        staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
+        if len(lists) == 1 and not staged:
+            return ""
+        detail = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
+        text = f"every rank makes the calls of rank {first_rank or 0}, though {detail}: other calls are not measured"
+        return f"{text} ({reason})" if reason else text
+
+    def _steps_of_ranks(self) -> tuple[list[_Step], str]:
+        """Return the calls of each rank of the world and ""; or an empty list and the reason why it is empty."""
+        by_rank = {step.rank: step for step in self._steps}
+        if None in by_rank:
+            return [], "the files do not name their ranks"
+        if any(
+            (call.group is None and call.group_size not in {None, self._world_size})
+            or (call.operation in ONE_WAY and call.peer is None)
+            for step in self._steps
+            for call in step.calls
+        ):
+            return [], "the ranks of groups, or whom sends go to, were not recorded"
+        missing = [rank for rank in range(self._world_size) if rank not in by_rank]
+        if missing:
+            return [], f"{len(missing)} of {self._world_size} ranks were not recorded"
+        return [by_rank[rank] for rank in range(self._world_size)], ""
+
+    def _made(self, step: _Step) -> Made:
+        kept = zip(step.places, step.calls, strict=True)
+        return [(place, call, case) for place, call in kept if (case := self._case_of(step, place, call)) is not None]
+
+    def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+        """Return the case of a call; None if the call cannot be replayed."""
+        if self._own and call.peer is not None and step.rank is not None:
+            pair = (min(step.rank, call.peer), max(step.rank, call.peer))
+            sender = call.peer if call.operation == "recv" else step.rank
+            name = "send_recv" if call.operation in ONE_WAY else call.operation
+            call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
+        elif call.operation in ONE_WAY:
+            if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
+                self._changed[notice(ChangeNotice.OTHER_HALF)] += 1
+                return None
+            self._changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
+            call = replace(call, operation="sendrecv_ring", group=None, group_size=None)
+        operation = OPERATIONS.get(call.operation)
+        if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
+            self._changed[notice(ChangeNotice.UNKNOWN_OPERATION, operation=call.operation)] += 1
+            return None
+        case = self._sized(step, place, call)
+        if case is None:
+            return None
+        fewest = OPERATIONS[case.op].fewest_ranks
+        reason = unsupported_by_backend(case)
+        if ranks_together(case) < fewest:
+            reason = notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=fewest)
+        if reason is not None:
+            self._changed[notice(ChangeNotice.LEFT_OUT, operation=call.operation, why=(reason,))] += 1
+            return None
+        return case
+
+    def _sized(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+        """Return the case of a call with its size, parts and root; None without a size. Backend limits are ignored."""
+        groups, dtype = self._groups(call), self._dtype(call)
+        case = collectives.usual(
+            Case(call.operation, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups)
+        )
+        if not OPERATIONS[call.operation].sized:
+            return case
+        together = ranks_together(case)
+        elements = _whole_elements(call, call.group_size or self._recorded.world_size or self._world_size)
+        if elements is None:
+            self._changed[notice(ChangeNotice.NO_SIZE, operation=call.operation)] += 1
+            return None
+        itemsize = DTYPES[dtype].itemsize
+        # Without a dtype, elements are bytes.
+        nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
+        case = replace(case, size_bytes=nbytes)
+        if case.op in ALL_TO_ALL:
+            case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
+        unit = OPERATIONS[case.op].pieces(together) * itemsize
+        if case.size_bytes % unit:
+            self._changed[notice(ChangeNotice.ROUNDED, operation=call.operation, ranks=together)] += 1
+            case = replace(case, size_bytes=case.size_bytes // unit * unit)
+        if not case.size_bytes:
+            self._changed[notice(ChangeNotice.EMPTY, operation=call.operation)] += 1
+            return None
+        if OPERATIONS[case.op].rooted and call.root is not None:
+            within = call.group.index(call.root) if call.group and call.root in call.group else call.root
+            case = replace(case, root=within % together)
+        if "async" in OPERATIONS[case.op].calls and call.asynchronous:
+            case = replace(case, call="async")
+        return case
+
+    def _groups(self, call: RecordedCall) -> Division:
+        """Return the group of a call, or the division of this world that is most similar to the recorded group."""
+        size = len(call.group) if call.group else call.group_size
+        if size is None or self._world_size == 1:
+            return WORLD
+        if self._own:
+            is_world = call.group is None or size == self._world_size
+            return WORLD if is_world else subgroups.of_sets([call.group or ()])
+        world = self._recorded.world_size or size
+        if size >= min(world, self._world_size):
+            return WORLD
+        stride = call.group[1] - call.group[0] if call.group and len(call.group) > 1 else 1
+        spread = [Division("strided", size, stride), Division("strided", size)] if stride > 1 else []
+        for division in (*spread, Division("contiguous", size)):
+            if subgroups.unsupported(division, self._world_size) is None:
+                if stride > 1 and not division.stride:
+                    self._changed[notice(ChangeNotice.NEARER_RANKS, operation=call.operation)] += 1
+                return division
+        self._changed[notice(ChangeNotice.WHOLE_WORLD, operation=call.operation, group=size)] += 1
+        return WORLD
+
+    def _dtype(self, call: RecordedCall) -> str:
+        if call.dtype is None:
+            if not OPERATIONS[call.operation].typed:
+                return "uint8"
+            dtype = "float32" if OPERATIONS[call.operation].reduces else "uint8"
+            self._changed[notice(ChangeNotice.DTYPE_ASSUMED, operation=call.operation, dtype=dtype)] += 1
+            return dtype
+        backend = BACKENDS[self._backend]
+        lacking = backend.unsupported_dtypes | (
+            backend.unsupported_reduce_dtypes if OPERATIONS[call.operation].reduces else frozenset()
+        )
+        if call.dtype not in lacking:
+            return call.dtype
+        other = _SUBSTITUTES[DTYPES[call.dtype].itemsize]
+        self._changed[notice(ChangeNotice.DTYPE_REPLACED, dtype=call.dtype, other=other, backend=self._backend)] += 1
+        return other
+
+    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
+        """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
+        if call.splits_in is None:
+            self._changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
+            return None
+        rows = self._recorded_rows(step, place, call)
+        if rows is None or not len(rows) == len(rows[0]) == together:
+            if len(set(call.splits_in)) <= 1:
+                return None
+            row = [0] * together
+            for number, part in enumerate(call.splits_in):
+                row[number % together] += part
+            self._changed[notice(ChangeNotice.PARTS_OF_ONE)] += 1
+            rows = [row] * together
+        if len({part for row in rows for part in row}) <= 1:
+            return None
+        return Splits("rows", rows=tuple(map(tuple, rows)))
+
+    def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
+        """Return the parts that each rank of the group sent in the same call; None if they are not all recorded.
+
+        Calls of ranks are matched by their position among the all-to-alls of the group, if sequence numbers agree.
+        """
+        members = call.group or range(self._recorded.world_size or 0)
+        ranks = {rank.rank: rank for rank in self._recorded.ranks}
+
+        def group_all_to_alls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+            return [other for other in calls if other.operation in ALL_TO_ALL and other.group == call.group]
+
+        own = self._recorded.ranks[step.recorded].calls
+        nth = len(group_all_to_alls(own[:place]))
+        rows = []
+        for member in members:
+            calls_of_member = group_all_to_alls(ranks[member].calls) if member in ranks else []
+            other = calls_of_member[nth] if nth < len(calls_of_member) else None
+            if other is None or not other.splits_in or other.sequence != call.sequence:
+                return None
+            rows.append(list(other.splits_in))
+        return rows or None
+
+
+def _shape(call: RecordedCall) -> tuple[object, ...]:
+    """Return the fields that are equal if ranks make the same call, each in its own group."""
+    size = len(call.group) if call.group else call.group_size
+    return call.operation, call.dtype, call.elements_in, size
+
+
+def _exchanges(step: _Step) -> _Step:
+    """Merge each send with an adjacent receive of the same size, dtype and peer into one exchange.
+
+    A job makes both at once (`batch_isend_irecv`). Made one after the other, both ranks would wait for each other.
+    """
+    places, calls = list[int](), list[RecordedCall]()
+    for place, call in zip(step.places, step.calls, strict=True):
+        before = calls[-1] if calls else None
+        if (
+            before is not None
+            and {before.operation, call.operation} == ONE_WAY
+            and (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
+        ):
+            calls[-1] = replace(before, operation="sendrecv_pair")
+            continue
+        places.append(place)
+        calls.append(call)
+    return replace(step, places=tuple(places), calls=tuple(calls))
+
+
+def _sent(call: RecordedCall) -> int | None:
+    return call.elements_in or call.elements_out
+
+
+def _contradiction(lists: Sequence[Made], world_size: int) -> str:
+    """Return why the calls of ranks do not match; "" if all members of each group make the same calls in it."""
+    if any(not 0 <= member < world_size for made in lists for _, _, case in made for member in _members(case)):
+        return "groups reach beyond the ranks"
+    for rank, made in enumerate(lists):
+        for _, _, case in made:
+            if rank not in _members(case):
+                return f"rank {rank} calls in a group that it is not in"
+    cases_by_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    for rank, made in enumerate(lists):
+        for _, _, case in made:
+            cases_by_group[_members(case)][rank].append(case)
+    for members, by_rank in cases_by_group.items():
+        first = by_rank[members[0]]
+        for member in members:
+            calls = by_rank[member]
+            one_way = any(case.op == "send_recv" for case in (*calls, *first))
+            if calls != first and not (one_way and Counter(calls) == Counter(first)):
+                return f"ranks {members[0]} and {member} did not make the same calls in their group"
+    return ""
+
+
+def _members(case: Case) -> tuple[int, ...]:
+    """Return the ranks of a case that has one group."""
+    return subgroups.divide(case.groups, case.world_size).groups[0]
+
+
+def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple[Case, ...], dict[Case, int]]:
+    """Merge cases that differ only in their group into one case of all these groups, so that a rank has one buffer set.
+
+    Returns the merged cases with their depths, and for each given case the position of its merged case.
+    """
+    rows_by_kind: dict[Case, list[list[Case]]] = {}
+    for case, _ in depths:
+        if not case.groups.sets:
+            rows_by_kind[case] = [[case]]
+            continue
+        rows = rows_by_kind.setdefault(replace(case, groups=WORLD), [])
+        taken = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
+        row = next(taken, None)
+        if row is None:
+            rows.append([case])
+        else:
+            row.append(case)
+    depth_of = dict(depths)
+    cases, number_of = list[Case](), dict[Case, int]()
+    for rows in rows_by_kind.values():
+        for row in rows:
+            for case in row:
+                number_of[case] = len(cases)
+            cases.append(replace(row[0], groups=_division(row, world_size), depth=max(depth_of[case] for case in row)))
+    return tuple(cases), number_of
+
+
+def _division(row: Sequence[Case], world_size: int) -> Division:
+    """Return the groups of cases as one division, in the short form (contiguous or strided) if there is one."""
+    if not row[0].groups.sets:
+        return row[0].groups
+    groups = sorted(_members(case) for case in row)
+    size, stride = len(groups[0]), groups[0][-1] - groups[0][-2] if len(groups[0]) > 1 else 1
+    for division in (Division("contiguous", size), Division("strided", size), Division("strided", size, stride)):
+        if subgroups.unsupported(division, world_size) is None and (
+            sorted(subgroups.divide(division, world_size).groups) == groups
+        ):
+            return division
+    return subgroups.of_sets(groups)
+
+
+def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
+    """Return the number of elements that `size` counts (see `operations`); None if it was not recorded."""
+    into, out = call.elements_in, call.elements_out
+    if call.operation in _WHOLE_OUT:
+        if call.operation != "gather" and out:
+            return out
+        return into * ranks if into is not None else out
+    if call.operation == "scatter":
+        return out * ranks if out is not None else into
+    return into if into else out
+
+
+# ── order of the calls, and pauses ───────────────────────────────────────────────────────────────
+def _in_turn(made: Made, number_of: Mapping[Case, int], gaps: bool) -> tuple[ReplayedCall, ...]:
+    """Return the calls of a rank. Before a call, the rank waits for asynchronous calls that ended before it began.
+
+    A pause lasts from the end of the rank's earlier calls to the begin of this call. If the previous call is
+    asynchronous and still in progress, the pause lasts from the begin of the previous call.
+    """
+    calls, under_way = [], dict[int, float]()
+    latest: float | None = None  # time from which the rank could make the next call, by the recording's clock
+    for at, (place, call, case) in enumerate(made):
+        began = call.ran_s
+        ended = {earlier: end for earlier, end in under_way.items() if began is not None and end <= began}
+        pause_s = 0.0
+        if began is not None:
+            latest = max([*([] if latest is None else [latest]), *ended.values()], default=None)
+            if gaps and latest is not None:
+                pause_s = max(0.0, began - latest)
+            latest = began
+        calls.append(ReplayedCall(number_of[case], place, tuple(sorted(ended)), pause_s))
+        under_way = {earlier: end for earlier, end in under_way.items() if earlier not in ended}
+        if began is not None and call.duration_s is not None:
+            if case.call == "async":
+                under_way[at] = began + call.duration_s
+            else:
+                latest = began + call.duration_s
+    return tuple(calls)
+
+
+PLANNING = PlanningPart(expand)

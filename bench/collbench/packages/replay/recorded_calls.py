@@ -1,0 +1,216 @@
+"""Define the collective calls of a recorded job: one type for all formats of recordings.
+
+    files of profilers ─▶ (importers) CallList ─▶ (store) X.calls.jsonl ─▶ CallList ─▶ (planning) Replay
+                                                                                            └─▶ (analyze) RecordedJob
+
+Facts that a format omits or truncates are None and counted in `unknown`; nothing is invented. All classes are frozen.
+Units are elements and seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from collbench.model.notices import Notice, NoticeKind
+from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, NS
+
+# False-alarm rate at which a rank is named as the straggler.
+NAMED_RATE = 0.04
+# Operations between two ranks, and operations in which each rank sends different data to every rank.
+ONE_WAY = frozenset({"send", "recv"})
+ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
+
+
+class ReplayNotice(NoticeKind):
+    """Facts that a recording does not show."""
+
+    NUMBERED_BY_FILES = "numbered-by-files"
+    UNEQUAL_STEPS = "unequal-steps"
+    ONE_STEP = "one-step"
+    OUTSIDE_STEPS = "outside-steps"
+    NO_DURATION = "no-duration"
+    NO_STARTS = "no-starts"
+    ONE_RANK = "one-rank"
+    ONE_SIDED = "one-sided"
+    UNKNOWN_GROUPS = "unknown-groups"
+    PART_OF_GROUPS = "part-of-groups"
+    UNEQUAL_CALLS = "unequal-calls"
+    DIFFERENT_CALLS = "different-calls"
+    BATCHED = "batched-calls"
+    UNCLAIMED = "unclaimed-kernels"
+    UNSURE_KERNELS = "unsure-kernels"
+    GAPS = "missing-calls"
+    PART_OF_CALLS = "part-of-calls"
+    FURTHER_REASONS = "further-reasons"
+    GROUPS_BY_NAME = "groups-by-name"
+    UNTOLD = "untold"
+    LEFT_OUT = "recorded-left-out"
+    NAMELESS = "calls-without-name"
+    NO_CALLS = "lines-without-call"
+    OPERATORS = "unsure-operators"
+    NO_RECORDINGS = "files-no-recording"
+    OTHER_FORMAT = "files-of-other-format"
+    INCOMPLETE_CALLS = "incomplete-calls"
+    HOST_CLOCK = "host-clock"
+
+
+class Fact(StrEnum):
+    """Facts on calls that a recording may lack."""
+
+    DTYPE = "dtype"
+    ELEMENTS = "elements"
+    SPLITS = "splits"
+    # Which ranks make a call together.
+    GROUP = "group"
+    START = "start"
+    DURATION = "duration"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call on one rank.
+
+    Raises ValueError for impossible numbers of ranks or elements, because later code may enumerate them.
+    """
+
+    # Name in `catalog.collectives`; an operation that is not there keeps the format's own name.
+    operation: str
+    # Name in `catalog.dtypes`. None if the format does not record it; elements are then bytes.
+    dtype: str | None
+    # Elements of this rank's input and output.
+    elements_in: int | None
+    elements_out: int | None
+    # Elements sent to each rank of the group (in), received from each rank (out). Empty if equal, None if unknown.
+    splits_in: tuple[int, ...] | None = ()
+    splits_out: tuple[int, ...] | None = ()
+    # World ranks of the group. None if unknown.
+    group: tuple[int, ...] | None = None
+    # Number of ranks of the group. None if unknown.
+    group_size: int | None = None
+    # Name of the group, equal on all its ranks; identifies the group if its ranks are not recorded.
+    communicator: str | None = None
+    # World rank of the root of a rooted call.
+    root: int | None = None
+    # World rank of the peer of a send or receive.
+    peer: int | None = None
+    # Stream on which the call ran. Calls of different streams may overlap.
+    stream: str | None = None
+    # Time at which this call was enqueued, since the first call of the recording. It does not show when the call ran.
+    start_s: float | None = None
+    # Time at which the call began to run, by the same clock, from a timeline of the device or of gloo's worker thread.
+    # None without such a timeline.
+    ran_s: float | None = None
+    # Duration of the call, including the wait for late ranks (stragglers).
+    duration_s: float | None = None
+    # Exposed communication: part of duration_s in which nothing was computed. If calls overlap, it is counted for the
+    # call that ends first. None if computing was not recorded.
+    exposed_s: float | None = None
+    # True if the caller continued without waiting for the end of the call.
+    asynchronous: bool | None = None
+    # Number of the call within its group, by which calls of different ranks are matched. None if the format has none.
+    sequence: int | None = None
+    # Step of the job in which the call was made.
+    step: int | None = None
+    # NCCL's algorithm and protocol.
+    chosen: str | None = None
+    # True if the host's clock measured `duration_s`, from the call until its end was seen, not a GPU's.
+    by_host: bool = False
+    # True if the call ran in one kernel with other calls (torch's coalesced groups, batches of sends and receives). The
+    # time of the kernel is divided equally among its calls, in sequence, so it does not show which rank waited.
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        for ranks in (self.group_size or 0, len(self.group or ())):
+            if not 0 <= ranks <= MOST_RANKS:
+                raise ValueError(f"a group of {ranks} ranks; at most {MOST_RANKS} are read")
+        for elements in (self.elements_in or 0, self.elements_out or 0):
+            if not 0 <= elements <= MOST_ELEMENTS:
+                raise ValueError(f"a call of {elements} elements")
+
+
+def whole_ns(seconds: float | None) -> int:
+    """Return a recorded time in whole ns (None is 0): their sums and differences are exact, so that a zero is a 0."""
+    return round((seconds or 0.0) / NS)
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecording:
+    """The calls of one rank, in the order in which they were made."""
+
+    source: str
+    # None if the file does not name the rank.
+    rank: int | None
+    calls: tuple[RecordedCall, ...]
+    # Time of the first call, in ns since 1970. None if the file does not have it; a saved list never has it.
+    began_ns: int | None = field(default=None, compare=False)
+    # Name of the host. None if the file does not have it; a saved list never has it.
+    host: str | None = field(default=None, compare=False)
+    # Time from began_ns of the earliest rank to began_ns, for a job on one host. None if clocks cannot be compared.
+    offset_s: float | None = None
+    # True if only the name of the file contains the rank.
+    by_name: bool = field(default=False, compare=False)
+    # Host and pid, if the file records them. A saved list never does.
+    process: tuple[str, int] | None = field(default=None, compare=False)
+    # Backends as the file names them; "" if it does not. A saved list never does.
+    backend: str = field(default="", compare=False)
+    # Number of incomplete calls; `calls` includes them.
+    incomplete: int = field(default=0, compare=False)
+    # Number of calls that the recorder dropped, or None if it does not record this. A saved list never has it.
+    dropped: int | None = field(default=None, compare=False)
+    # Number of ranks of the job that the file states, and the most that its groups prove. A saved list has neither.
+    stated_world: int | None = field(default=None, compare=False)
+    proven_world: int = field(default=0, compare=False)
+    # Number of communication kernels that belong to no recorded call, and the time in which at least one of them ran.
+    unclaimed: int = 0
+    unclaimed_s: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps in which the rank made calls; 1 if steps are not recorded."""
+        return len({call.step for call in self.calls} - {None}) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The calls of the rank that lacks the most calls, by their sequence numbers and the recorder's own count."""
+
+    recorded: int
+    # Calls until the last recorded number.
+    made: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallList:
+    """The calls that a job recorded. Raises ValueError for a world that is too large."""
+
+    # Name of the format.
+    kind: str
+    backend: str | None
+    # None if the number of ranks is not recorded.
+    world_size: int | None
+    ranks: tuple[RankRecording, ...]
+    # Fact that was not recorded → number of calls without it.
+    unknown: dict[Fact, int] = field(default_factory=dict)
+    # Notices on events that were left out (such as waits, which cannot be replayed), and on doubts about the calls.
+    notices: tuple[Notice, ...] = ()
+    # Missing calls that sequence numbers, or the recorder itself, prove. None if no call is known to be missing.
+    gaps: Gaps | None = None
+    # True if the job may have had more ranks than `world_size`: no file has their number, and groups prove as many.
+    world_is_least: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= (self.world_size or 0) <= MOST_RANKS:
+            raise ValueError(f"a world of {self.world_size} ranks; at most {MOST_RANKS} are read")
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
+        return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1
+
+    @property
+    def marked(self) -> bool:
+        """Return whether steps are recorded."""
+        return any(call.step is not None for rank in self.ranks for call in rank.calls)

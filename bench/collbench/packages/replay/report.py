@@ -1,0 +1,377 @@
+"""Write as text where the time of a recorded job went, and how long its steps take here.
+
+In: conclusions. Out: blocks and sentences. Computes only shares and layout.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import NamedTuple, TypeVar
+
+from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.dtypes import DTYPES
+from collbench.model.conclusions import Analysis
+from collbench.model.notices import NoticeKind
+from collbench.model.pages import page
+from collbench.model.records import Json, Run
+from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from collbench.model.visible import visible
+from collbench.packages.replay.conclusions import (
+    RecordedJob,
+    RecordedKind,
+    RecordedTime,
+    ReplayedKind,
+    ReplayedStep,
+    replays_of,
+    together,
+)
+from collbench.packages.replay.recorded_calls import NAMED_RATE, CallList, ReplayNotice
+from collbench.packages.replay.replayed_calls import NAME, ChangeNotice
+from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
+from collbench.report.labels import (
+    NOTHING,
+    counted,
+    dtype_words,
+    interval_text,
+    ranks_text,
+    seconds_text,
+    with_interval,
+)
+from collbench.report.notices import Sentence, sentences
+from collbench.report.parts import Description, ReportPart
+from collbench.report.public import public_notice
+from collbench.report.tables import widths
+
+Kinds = Sequence[ReplayedKind]
+N = TypeVar("N", int, float)
+# Most kinds of calls in a table; all further kinds share one row.
+MOST_KINDS = 12
+# Notices on communication that may be missing from the time in calls.
+NOT_IN_CALLS = {ReplayNotice.UNCLAIMED, ReplayNotice.UNSURE_KERNELS, ReplayNotice.OPERATORS, ReplayNotice.NAMELESS}
+NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
+RECORDED_EXPLAINED = (
+    "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
+    "the time counts for the call that ends first."
+)
+LATE_ENDS = "{} ends its calls later than the others: {} per step after the first rank's end, over all calls."
+DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call ends. Waiting: the time before that."
+RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
+EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
+REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
+_CALLS = "{calls:of calls}"
+_LEFT_OUT = "{count} × {operation} left out: "
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which name no ranks"),
+    ReplayNotice.UNEQUAL_STEPS: Sentence(
+        "ranks recorded different numbers of steps: a step is the mean of all of them"
+    ),
+    ReplayNotice.ONE_STEP: Sentence(
+        "which rank was late: this needs several steps, and marks between them in the recording"
+    ),
+    ReplayNotice.OUTSIDE_STEPS: Sentence(f"calls outside the recorded steps{_CALLS}"),
+    ReplayNotice.NO_DURATION: Sentence(f"the time of calls whose duration was not recorded{_CALLS}"),
+    ReplayNotice.NO_STARTS: Sentence(
+        f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}"
+    ),
+    ReplayNotice.ONE_RANK: Sentence(
+        "waiting: one rank's recording cannot separate it from moving", "give the files of all ranks"
+    ),
+    ReplayNotice.ONE_SIDED: Sentence(
+        f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
+    ),
+    ReplayNotice.UNKNOWN_GROUPS: Sentence(f"waiting in groups of unknown ranks{_CALLS}"),
+    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups in which not every rank was recorded{_CALLS}"),
+    ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
+    ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
+    ReplayNotice.BATCHED: Sentence(
+        f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}"
+    ),
+    ReplayNotice.UNCLAIMED: Sentence(
+        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted"
+    ),
+    ReplayNotice.UNSURE_KERNELS: Sentence("{count} × kernel {kernel}: it may communicate or compute"),
+    ReplayNotice.HOST_CLOCK: Sentence("{count} of {calls} durations are by the host's clock: not added to a GPU's"),
+    ReplayNotice.GAPS: Sentence(
+        "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})"
+    ),
+    ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
+    ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
+    ReplayNotice.GROUPS_BY_NAME: Sentence(
+        "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks"
+    ),
+    ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
+    ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
+    ReplayNotice.NAMELESS: Sentence("{count} × calls without a name: left out"),
+    ReplayNotice.NO_CALLS: Sentence("{count} × lines without a call: left out"),
+    ReplayNotice.OPERATORS: Sentence("{count} × operators of torch that may be further calls: left out"),
+    ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is not a recording, such as {file}: left out"),
+    ReplayNotice.OTHER_FORMAT: Sentence("{count} × file of {format}, of the same ranks: left out"),
+    ReplayNotice.INCOMPLETE_CALLS: Sentence("{count} of the calls were not complete"),
+    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, replayed on {ranks}"),
+    ChangeNotice.STEPS_AS_ONE: Sentence("all {steps} recorded steps as one: they did not make the same calls"),
+    ChangeNotice.LAST_STEP: Sentence("of {steps} recorded steps the last one"),
+    ChangeNotice.OTHER_HALF: Sentence("{count} × a receive is the other half of a neighbour's send"),
+    ChangeNotice.RING: Sentence("{count} × {operation} made an exchange with the neighbours in a ring"),
+    ChangeNotice.UNKNOWN_OPERATION: Sentence(f"{_LEFT_OUT}CollBench does not know it"),
+    ChangeNotice.LEFT_OUT: Sentence(f"{_LEFT_OUT}{{why}}"),
+    ChangeNotice.NO_SIZE: Sentence(f"{_LEFT_OUT}its size was not recorded"),
+    ChangeNotice.EMPTY: Sentence(f"{_LEFT_OUT}it moved nothing"),
+    ChangeNotice.ROUNDED: Sentence("{count} × {operation} rounded down to whole shares of {ranks} ranks"),
+    ChangeNotice.NEARER_RANKS: Sentence("{count} × {operation} in groups of ranks that lie nearer to each other"),
+    ChangeNotice.WHOLE_WORLD: Sentence("{count} × {operation} in the whole world: groups of {group} do not divide it"),
+    ChangeNotice.DTYPE_ASSUMED: Sentence("{count} × {operation} of an unknown dtype, taken as {dtype}"),
+    ChangeNotice.DTYPE_REPLACED: Sentence("{count} × {dtype} sent as {other}, which {backend} has"),
+    ChangeNotice.EQUAL_PARTS: Sentence("{count} × all_to_all with equal parts: its splits were not recorded"),
+    ChangeNotice.PARTS_OF_ONE: Sentence("{count} × all_to_all in which every rank sends the parts that this rank sent"),
+}
+
+
+def sections(analysis: Analysis) -> Blocks:
+    """Return the sections on the recorded job and on each of its replayed steps."""
+    replays = replays_of(analysis)
+    shown: Blocks = []
+    if replays.recorded is not None:
+        shown += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
+    for step in replays.steps:
+        shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
+        shown += [*replay_table(step), REPLAY_EXPLAINED]
+        if step.changes:
+            shown += ["Not as recorded:", *items(sentences(step.changes))]
+    return shown
+
+
+def brief(analysis: Analysis) -> Blocks:
+    """Return a sentence on the recorded job, and the table of each replayed step."""
+    replays = replays_of(analysis)
+    recorded: Blocks = [recorded_sentence(replays.recorded)] if replays.recorded is not None else []
+    return [*recorded, *(block for step in replays.steps for block in replay_table(step))]
+
+
+def recorded_parts(job: RecordedJob) -> Blocks:
+    """Return the account of the time in calls: a sentence, tables by kind and by group, and withheld conclusions."""
+    shown: Blocks = [recorded_sentence(job)]
+    kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
+    shown += _recorded_table("calls", kinds, job)
+    if len(job.groups) > 1:
+        shown += _recorded_table("group", [_Row(*group) for group in job.groups], job)
+    if any(kind.busbw is not None for kind in job.kinds) and job.total is not None:
+        shown.append(RATE_EXPLAINED)
+    if job.total is not None:
+        divided = job.total.moved_s or job.total.waited_s
+        explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
+        shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+    if job.late is not None:
+        shown.append(NEXT.format(rank_named(job, job.late[0])))
+    if job.ends_late is not None:
+        rank_text = rank_named(job, job.ends_late[0])
+        shown.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
+    return [*shown, *below("Unknown:", items(sentences(job.withheld)))]
+
+
+def recorded_json(job: RecordedJob) -> Json:
+    """Return the conclusions for programs, in seconds; late: the straggler and its share of the waiting time."""
+    groups = {name: _time_json(time) for name, time in job.groups}
+    kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
+    withheld = [public_notice(reason).model_dump(mode="json") for reason in job.withheld]
+    return {**asdict(job), "kinds": kinds, "groups": groups, "withheld": withheld, "late": job.late}
+
+
+def _time_json(time: RecordedTime) -> Json:
+    """Return a time for programs; its parts are null if the time was not recorded."""
+    unknown = dict.fromkeys(("moved_s", "waited_s", "unsplit_s"), None) if time.in_calls_s is None else {}
+    return asdict(time) | unknown
+
+
+def recorded_sentence(job: RecordedJob) -> str:
+    """Format as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
+    if job.total is None or job.total.in_calls_s is None:
+        missing = any(reason.kind is ReplayNotice.GAPS for reason in job.withheld)
+        return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
+    total, in_calls_s, period = job.total, job.total.in_calls_s, "per step" if job.marked else "in the recording"
+    part = bool(total.untimed) or any(reason.kind in NOT_IN_CALLS for reason in job.withheld)
+    text = f"calls took {'at least ' * part}{format_seconds(in_calls_s)} {period}"
+    if not total.moved_s and not total.waited_s:
+        text += "; the waiting part of it is unknown"
+    elif not total.waited_s and not total.unsplit_s:
+        text += ", all of it moving data"
+    else:
+        undivided = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
+        waiting = format_seconds(total.waited_s) if total.waited_s else "none"
+        text += f": {format_seconds(total.moved_s)} moving data{undivided}, {waiting} waiting"
+        if job.late is not None:
+            text += f", {format_share(job.late[1])} of it for {rank_named(job, job.late[0])}"
+        elif total.waited_s and job.steps > 1:
+            few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
+            text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
+    if job.unclaimed_s:
+        text += f"; kernels that belong to no recorded call took {format_seconds(job.unclaimed_s)}"
+    if total.exposed_s is not None:
+        text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
+    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.marked else 'steps not marked'})"
+
+
+def rank_named(job: RecordedJob, rank: int) -> str:
+    """Return `rank 3`, or the name of the file if the files do not record their ranks."""
+    return f"the rank of {job.files[job.ranks.index(rank)]}" if job.files else f"rank {rank}"
+
+
+def recorded_kind(kind: RecordedKind) -> str:
+    """Format as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
+    size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+    over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
+    groups = f", {kind.groups} groups" if kind.groups > 1 else ""
+    return f"{kind.operation}{size} {kind.dtype or ''}".rstrip() + over + groups
+
+
+class _Row(NamedTuple):
+    """A row of a table of a recorded job: a kind of calls, or a group."""
+
+    name: str
+    time: RecordedTime
+    size_bytes: int | None = None
+    busbw: float | None = None
+
+
+def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blocks:
+    """Return a table of the given rows; the rows after the first MOST_KINDS are summed into one."""
+    total = job.total
+    columns: list[Column[_Row]] = [
+        left(heading, lambda row: row.name),
+        Column("number", lambda row: f"{row.time.calls:.3g}"),
+    ]
+    if any(row.size_bytes is not None for row in rows):
+        columns.append(Column("bytes", lambda row: _or_nothing(row.size_bytes, format_rounded_bytes)))
+    if total is not None:
+        columns.append(Column("in calls", lambda row: seconds_text(row.time.in_calls_s)))
+    if total is not None and any(row.busbw is not None for row in rows):
+        columns.append(Column("GB/s", lambda row: _or_nothing(row.busbw, format_rate)))
+    if total is not None and (total.moved_s or total.waited_s):
+        columns += [
+            Column("moving", lambda row: _divided(row.time, row.time.moved_s)),
+            Column("waiting", lambda row: _divided(row.time, row.time.waited_s)),
+            Column("most for", lambda row: _waited_for(row.time, job)),
+        ]
+    if total is not None and total.exposed_s is not None:
+        columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
+    shown = list(rows[:MOST_KINDS])
+    if further := [row.time for row in rows[MOST_KINDS:]]:
+        shown.append(_Row(f"{len(further)} further", together(further)))
+    return table(shown, columns)
+
+
+def _or_nothing(value: N | None, text: Callable[[N], str]) -> str:
+    return NOTHING if value is None else text(value)
+
+
+def _divided(time: RecordedTime, value: float) -> str:
+    return format_seconds(value) if time.moved_s or time.waited_s else NOTHING
+
+
+def _waited_for(time: RecordedTime, job: RecordedJob) -> str:
+    """Return the straggler of the whole recording if the ranks waited longest for it here, too."""
+    last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
+    return NOTHING if last is None or last != job.named else rank_named(job, last)
+
+
+def replay_sentence(step: ReplayedStep) -> str:
+    """Return a sentence: whose calls are made, the time of a step as recorded and here, and its largest kind."""
+    recorded = "its times were not recorded; "
+    if step.recorded is not None and step.recorded.in_calls_s is not None:
+        moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
+        recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
+    ranks = step.case.world_size
+    other = step.recorded_world is not None and step.recorded_world != ranks
+    where = f"here, with {ranks_text(ranks)} in place of {step.recorded_world}," if other else "here"
+    here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
+    share = largest.time.value / total if total else 0.0
+    times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
+    most = f"{format_share(share)} of it is {times}{kind_name(largest)}"
+    text = f"communication of one step, mean over ranks: {recorded}{here}; {most}"
+    return f"{step.stand_in}. {text}" if step.stand_in else text
+
+
+def kind_name(kind: ReplayedKind) -> str:
+    """Format as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
+    case = kind.case
+    size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
+    return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
+
+
+def replay_table(step: ReplayedStep) -> Blocks:
+    """Return a table with a row per kind of call, the longest first; the last row sums all further kinds."""
+    total = sum(kind.time.value for kind in step.kinds)
+    # A row shows one kind, or several.
+    rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
+
+    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float | None]) -> str:
+        kind_time = kinds[0].recorded if len(kinds) == 1 else None
+        return seconds_text(time(kind_time)) if kind_time is not None else NOTHING
+
+    def moved(kinds: Kinds) -> str:
+        size = sum(kind.calls * kind.case.size_bytes for kind in kinds)
+        return format_rounded_bytes(size) if size else NOTHING
+
+    def here(kinds: Kinds) -> str:
+        return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
+
+    def time_s(kinds: Kinds) -> float:
+        return sum(kind.time.value for kind in kinds)
+
+    columns: list[Column[Kinds]] = [
+        left("calls of a step", lambda row: kind_name(row[0]) if len(row) == 1 else f"{len(row)} further kinds"),
+        Column("number", lambda row: f"{sum(kind.calls for kind in row):.3g}"),
+        Column("bytes", moved),
+        Column("recorded", lambda row: recorded(row, lambda time: time.in_calls_s)),
+        Column("moving", lambda row: recorded(row, lambda time: time.moved_s)),
+        Column("here", here),
+        Column("share", lambda row: format_share(time_s(row) / total) if total else NOTHING),
+    ]
+    return table(rows, columns)
+
+
+def calls_config(recording: CallList, source: str) -> str:
+    """Return a sweep configuration with the operations, dtypes and sizes of a job; comments list its combinations."""
+    kinds: Counter[tuple[str, str, int]] = Counter()
+    for call in recording.ranks[0].calls:
+        operation = OPERATIONS.get(call.operation)
+        if operation is None or not (operation.typed and operation.sized) or call.dtype is None:
+            continue
+        # `size` counts the larger side, which contains the shares of all ranks.
+        size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
+        if size:
+            kinds[call.operation, call.dtype, size] += 1
+    heading = f"# The operations and sizes of {visible(source, '')}"
+    lines = [f"{heading}; the job's own combinations, with their number in the recording:"]
+    lines += [f"#   {count} × {op} {dtype} {format_bytes(size)}" for (op, dtype, size), count in kinds.items()]
+    lines += [
+        f"backends: [{recording.backend or 'gloo'}]",
+        f"world_sizes: [{recording.world_size or 2}]",
+        f"operations: {json.dumps(list(dict.fromkeys(op for op, _, _ in kinds)))}",
+        f"dtypes: {json.dumps(list(dict.fromkeys(dtype for _, dtype, _ in kinds)))}",
+        f"sizes: {json.dumps(sorted({size for _, _, size in kinds}))}",
+    ]
+    return "\n".join(lines)
+
+
+def precision(analysis: Analysis) -> list[str]:
+    """Return the precision of the time of a step; empty if it is unknown."""
+    times = {s.case: s.time_s for s in analysis.summaries if s.case.op == NAME and s.time_s is not None}
+    name, half_widths = widths(times)
+    return [f"{name} within this run ±{format_share(max(half_widths.values()))}"] if half_widths else []
+
+
+def describe(run: Run, analysis: Analysis) -> Description:
+    """Return all text on the replays of a run; empty if the run has none."""
+    return Description(
+        answer=[f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
+        body=sections(analysis),
+        brief=brief(analysis),
+        precision=precision(analysis),
+        page=f"replays: {page('replay')}",
+        leads=bool(replays_of(analysis).steps),
+    )
+
+
+REPORT = ReportPart(describe)

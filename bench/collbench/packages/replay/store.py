@@ -1,0 +1,137 @@
+"""Write and read a list of recorded calls, X.calls.jsonl: a header, then one call per line; people can edit it.
+
+In: a `CallList`, or a path. Out: text, or a `CallList`. Fields at their defaults are left out. Raises ForeignError, a
+one-line message with the line number, for a file that cannot be read.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from collbench.catalog.dtypes import DTYPES
+from collbench.model.errors import ForeignError
+from collbench.model.records import Json
+from collbench.packages.replay.recorded_calls import CallList, RecordedCall
+
+SUFFIX = ".calls.jsonl"
+FORMAT = "collbench calls"
+VERSION = 3
+# Fields that every call must have, even if they are unknown (null).
+REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
+MOST_CALLS = 2_000_000
+# Longest line: a call of the most ranks, with its splits.
+MOST_LINE = 8 * 2**20
+T = TypeVar("T")
+
+
+def is_call_list(path: Path) -> bool:
+    """Return whether a path has the file name of a list of calls."""
+    return path.name.endswith(SUFFIX)
+
+
+def to_text(recorded: CallList) -> str:
+    """Return the file's text. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        **{item.name: getattr(recorded, item.name) for item in dataclasses.fields(recorded) if item.name != "ranks"},
+        "notices": [{"kind": item.kind, "values": item.values} for item in recorded.notices],
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "source": rank.source,
+                "offset_s": rank.offset_s,
+                "unclaimed": rank.unclaimed,
+                "unclaimed_s": rank.unclaimed_s,
+                "calls": len(rank.calls),
+            }
+            for rank in recorded.ranks
+        ],
+    }
+    lines = [header]
+    for rank in recorded.ranks:
+        for call in rank.calls:
+            values = {field.name: (getattr(call, field.name), field.default) for field in dataclasses.fields(call)}
+            lines.append({name: value for name, (value, usual) in values.items() if value != usual or name in REQUIRED})
+    try:
+        return "".join(orjson.dumps(line, option=orjson.OPT_NON_STR_KEYS).decode() + "\n" for line in lines)
+    except TypeError as error:
+        raise ForeignError(f"{recorded.kind}: a recorded number cannot be written: {str(error).lower()}") from None
+
+
+def read(path: Path) -> CallList:
+    """Return the list of calls in a file. Raises ForeignError."""
+    try:
+        with path.open("rb") as file:
+            return _read(path, file)
+    except OSError as error:
+        raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _read(path: Path, file: IO[bytes]) -> CallList:
+    """Read the header, then the calls, which belong to its ranks in turn, or to rank 0 if it names no ranks."""
+    lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
+    header = _json(next(lines, (1, b""))[1], path, 1)
+    if header.get("format") != FORMAT:
+        raise ForeignError(f'{path}:1: not a list of calls: its first line must have "format": "{FORMAT}"')
+    if header.get("version") != VERSION:
+        raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {VERSION}")
+    calls = []
+    for number, line in lines:
+        if number > MOST_CALLS + 1:
+            raise ForeignError(f"{path}: more than {MOST_CALLS} calls")
+        if line.strip():
+            calls.append(_call(line, path, number))
+    ranks, taken = [], 0
+    try:
+        for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
+            begin, taken = taken, taken + max(0, rank["calls"])
+            ranks.append({**rank, "source": str(rank["source"]), "calls": tuple(calls[begin:taken])})
+    except (KeyError, TypeError):
+        raise ForeignError(f"{path}:1: ranks: each needs a source, and its number of calls") from None
+    if taken != len(calls):
+        raise ForeignError(f"{path}: its header states {taken} calls, but {len(calls)} follow")
+    field_names = {field.name for field in dataclasses.fields(CallList)}
+    fields = {name: value for name, value in header.items() if name in field_names}
+    return _validated(CallList, fields | {"ranks": ranks}, path, 1)
+
+
+def _json(line: bytes, path: Path, number: int) -> Json:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ForeignError(f"{path}:{number}: not JSON from character {error.colno} on: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise ForeignError(f"{path}:{number}: a line must be an object")
+    return value
+
+
+def _call(line: bytes, path: Path, number: int) -> RecordedCall:
+    data = _json(line, path, number)
+    missing = [name for name in REQUIRED if name not in data]
+    if missing:
+        raise ForeignError(f"{path}:{number}: {missing[0]} is missing")
+    unknown = sorted(set(data) - {field.name for field in dataclasses.fields(RecordedCall)})
+    if unknown:
+        raise ForeignError(f"{path}:{number}: unknown field {unknown[0]!r}")
+    call = _validated(RecordedCall, data, path, number)
+    if call.dtype is not None and call.dtype not in DTYPES:
+        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is not one of {', '.join(DTYPES)}, null")
+    return call
+
+
+def _validated(kind: type[T], data: Json, path: Path, number: int) -> T:
+    try:
+        value: T = _ADAPTERS[kind].validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ForeignError(f"{path}:{number}: {where}: {first['msg'].lower()}") from None
+    return value
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (RecordedCall, CallList)}

@@ -1,0 +1,197 @@
+"""Define the table of strategies, the ways to synchronise gradients: settings and properties of each strategy.
+
+In: a `Strategy` or its text. Out: its properties, and why it cannot be measured in a scenario. Does not import
+torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or
+in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks that both exist.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from collbench.catalog.backends import BACKENDS
+from collbench.model.notices import Notice, notice
+from collbench.model.records import Machine
+from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, TrainingSkip
+
+# Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
+DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
+NO_OPERATION = "noop"
+DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyKind:
+    """The properties of one strategy."""
+
+    about: str
+    # Keys of the strategy's configuration, without `accumulate`, which all strategies take.
+    takes: tuple[str, ...] = ()
+    # Key that the strategy requires, and an example of it.
+    needs: tuple[str, str] | None = None
+    # Options that the strategy accepts.
+    options: tuple[str, ...] = ()
+    # True if it computes the mean of the ranks' gradients without compression; it must then train as one process does.
+    exact: bool = True
+    # True if ranks have the same parameters afterwards.
+    synchronises: bool = True
+    # False if no gradient leaves its rank.
+    sends: bool = True
+    # True if all calls are all-reduces of gradients. An emulated link can carry these calls, and they can be repeated
+    # without computing.
+    all_reduces: bool = True
+    # True if our code makes the calls, one by one: the calls are visible, and packing is distinguished from waiting.
+    own: bool = True
+    # True if it communicates during backward.
+    overlaps: bool = True
+    # True if each call is waited for before the next one is made.
+    one_by_one: bool = False
+    # True if all gradients are sent in one call.
+    one_call: bool = False
+    # True if the library gives all ranks the same initial weights; otherwise the runner does.
+    broadcasts: bool = False
+    # True if every rank keeps only its share of the optimizer's state.
+    sharded: bool = False
+    # True if every rank also receives only its share of the gradients.
+    shards_gradients: bool = False
+    # True if every rank also keeps only its share of the parameters. Gradients then cannot be stamped, and weights
+    # cannot be compared before the first step.
+    shards_parameters: bool = False
+    # True if a call may contain several gradients.
+    in_buckets: bool = False
+    # Name of the strategy that makes buckets by a cap. None if this strategy does it.
+    by_cap: str | None = None
+
+
+STRATEGIES: dict[str, StrategyKind] = {
+    REFERENCE: StrategyKind(
+        "no synchronisation at all: what computing costs", exact=False, synchronises=False, sends=False, overlaps=False
+    ),
+    "naive": StrategyKind("after backward, one blocking all-reduce a parameter", overlaps=False, one_by_one=True),
+    "naive_async": StrategyKind(
+        "after backward, one all-reduce a parameter, all launched, then waited for", overlaps=False
+    ),
+    "flat": StrategyKind(
+        "after backward, one all-reduce of all gradients in one tensor", overlaps=False, one_call=True
+    ),
+    "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
+    "overlap_bucket": StrategyKind(
+        "buckets, each launched when its last gradient is ready",
+        ("cap",), ("cap", "{overlap_bucket: {cap: 1MiB}}"), in_buckets=True,
+    ),
+    "plan": StrategyKind(
+        "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
+        in_buckets=True, by_cap="overlap_bucket",
+    ),
+    "local_sgd": StrategyKind(
+        "steps by a rank's own gradients; after every few of them one all-reduce averages all parameters",
+        ("every",), ("every", "{local_sgd: {every: 4}}"), exact=False, sends=False, all_reduces=False, overlaps=False,
+    ),
+    "ddp": StrategyKind(
+        "torch's DistributedDataParallel", ("cap", "buckets", "options"),
+        options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
+    ),
+    "zero1": StrategyKind(
+        "reduce-scatter, an optimizer for a share of the parameters, all-gather",
+        all_reduces=False, own=False, overlaps=False, sharded=True, shards_gradients=True,
+    ),
+    "zero_redundancy": StrategyKind(
+        "DistributedDataParallel with ZeroRedundancyOptimizer",
+        all_reduces=False, own=False, broadcasts=True, sharded=True, in_buckets=True,
+    ),
+    "fsdp2": StrategyKind(
+        "torch's fully_shard: parameters, gradients and optimizer in shares",
+        all_reduces=False, own=False, sharded=True, shards_gradients=True, shards_parameters=True,
+    ),
+}  # fmt: skip
+# A user's own synchroniser is assumed to be exact, and its calls are not visible.
+USER_STRATEGY = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
+
+
+def kind(strategy: Strategy) -> StrategyKind:
+    """Return the strategy's entry in the table, changed as its options require."""
+    if strategy.imported is not None:
+        return USER_STRATEGY
+    entry = STRATEGIES[strategy.name]
+    if hooks := hooks_of(strategy):
+        silent = NO_OPERATION in hooks
+        return replace(entry, exact=False, synchronises=not silent, sends=not silent)
+    return entry
+
+
+def hooks_of(strategy: Strategy) -> set[str]:
+    """Return torch's communication hooks among the strategy's options; at most one."""
+    return set(strategy.options) & set(DDP_HOOKS)
+
+
+# ── as text ──────────────────────────────────────────────────────────────────────────────────────
+_TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
+# Field of a strategy that is not text → function that parses it.
+_READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
+    "buckets": lambda text: tuple(map(int, text.split("+"))),
+    "options": lambda text: tuple(text.split("+")),
+}
+
+
+@functools.cache
+def strategy_of(text: str) -> Strategy:
+    """Return the strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a strategy")
+    pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
+    try:
+        return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
+    except TypeError:
+        raise ValueError(f"{text!r} is not a strategy") from None
+
+
+def competes(strategy: Strategy) -> bool:
+    """Return whether the strategy may be chosen: it synchronises, and it is not a second copy."""
+    return kind(strategy).synchronises and not strategy.again
+
+
+def reference_of(strategy: Strategy) -> Strategy:
+    """Return the strategy that makes the same step without synchronisation."""
+    return Strategy(REFERENCE, accumulate=strategy.accumulate)
+
+
+def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
+    """Return the reason why the strategy cannot be measured in this scenario; None if it can."""
+    if scenario.shape is not None:
+        return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
+    if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
+        sender = strategy.imported or strategy.name
+        return notice(TrainingSkip.SENDS_BY_TORCH, strategy=sender, backend=scenario.case.backend)
+    if scenario.link is not None and strategy.imported is not None:
+        return notice(TrainingSkip.LINK_MOVES_NOTHING)
+    if scenario.link is not None and not kind(strategy).all_reduces:
+        return notice(TrainingSkip.LINK_OF_ALL_REDUCES, strategy=strategy.name)
+    hooks = hooks_of(strategy)
+    if scenario.link is not None and hooks - {NO_OPERATION}:
+        return notice(TrainingSkip.TWO_HOOKS, hooks=tuple(sorted(hooks)))
+    if "bf16" in hooks and scenario.case.backend == "gloo":
+        return notice(TrainingSkip.BF16_ON_GLOO)
+    alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
+    if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
+        return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
+    if scenario.options.batch % strategy.accumulate:
+        return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
+    return None
+
+
+def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> Notice | None:
+    """Return the reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
+    assert scenario.shape is not None  # noqa: S101 - the caller's question
+    if strategy.imported is not None or strategy.every or not kind(strategy).own:
+        return notice(TrainingSkip.SHAPE_WITHOUT_PARAMETERS)
+    total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
+    sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
+    needed = scenario.case.world_size * min(total, max(sizes))
+    if scenario.link is None and needed > memory_bytes:
+        ranks = scenario.case.world_size
+        return notice(TrainingSkip.CALL_MEMORY, ranks=ranks, call_bytes=max(sizes), free_bytes=memory_bytes)
+    return None

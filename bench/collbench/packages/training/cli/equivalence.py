@@ -1,0 +1,110 @@
+"""The verb `equivalence`: test whether data-parallel training trains the same model as one process.
+
+It starts real ranks and receives their results; `training/rank/equivalence.py` trains.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from collbench.cli.app import PLOTS
+from collbench.cli.show import show
+from collbench.cli.terminal import say
+from collbench.launch.launcher import Launcher
+from collbench.launch.ranks import Starter
+from collbench.launch.supervisor import run_launch
+from collbench.launch.turns import drive
+from collbench.machine import host
+from collbench.model.errors import ConfigError, StoreError, UnmeasurableError
+from collbench.packages.training.catalog.equivalence import (
+    TIMEOUT_S,
+    TRIALS,
+    EquivalenceJob,
+    Proof,
+    Trial,
+    TrialResult,
+    verdict,
+)
+from collbench.packages.training.report import equivalence as report
+from collbench.report import markdown
+
+FOLDER = PLOTS / "equivalence"
+# Most examples for which a table of examples per rank is useful.
+MOST_EXAMPLES = 1000
+
+
+def equivalence(
+    world_size: Annotated[int, typer.Option(min=2, max=4, help="Train with K ranks.", metavar="K")] = 2,
+    steps: Annotated[int, typer.Option(min=8, max=10_000, help="Train for N steps.", metavar="N")] = 24,
+    examples: Annotated[
+        int | None,
+        typer.Option(help="Train nothing: print which of N examples each rank reads.", metavar="N", max=MOST_EXAMPLES),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, help="With --examples: set the examples per rank and step.", metavar="B")
+    ] = 3,
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="With --examples: read no example twice; leave some out.", metavar="")
+    ] = False,
+) -> int:
+    """Train a small model in many ways, on K ranks and in one process: are the results equal where they must be?"""
+    if examples is not None:
+        if examples < world_size:
+            raise ConfigError(f"--examples {examples}: fewer than {world_size} ranks")
+        show(report.sampler(examples, world_size, batch, drop_last))
+        return 0
+    unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
+    if unsupported:
+        raise UnmeasurableError("equivalence", unsupported)
+    with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
+        results, failure = run_trials(
+            TRIALS, world_size, steps, launcher, begun=lambda index: status.update(TRIALS[index].name)
+        )
+    proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
+    show([*report.tables(proof), report.headline(proof)])
+    try:
+        picture = report.draw(proof, FOLDER)
+        (FOLDER / report.DOCUMENT).write_text(markdown.written(report.document(proof)), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
+    say(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
+    return 0 if proof.holds else 1
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    world_size: int,
+    steps: int,
+    launcher: Starter,
+    begun: Callable[[int], None] = lambda _: None,
+) -> tuple[list[TrialResult], str | None]:
+    """Return the results of all trials, and why a launch could not begin, or None. begun: receives a trial's number.
+
+    A trial in which a rank raises, dies or hangs ends its launch: another launch measures the remaining trials.
+    """
+    results: list[TrialResult] = []
+    reached = -1  # the last trial that ranks began
+
+    def began(_: int) -> None:
+        nonlocal reached
+        reached = len(results)
+        begun(reached)
+
+    def sampled(line: bytes, _: object) -> None:
+        numbers: dict[str, Any] = {name: tuple(n) if isinstance(n, list) else n for name, n in json.loads(line).items()}
+        results.append(TrialResult(trials[len(results)], **numbers))
+
+    while left := tuple(trials[len(results) :]):
+        job = EquivalenceJob(left, steps)
+        start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
+        (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=began, sampled=sampled))
+        if outcome.failure is None:
+            break
+        if reached < len(results) or outcome.stuck:  # the next launch would end as this one did
+            return results + [TrialResult(trial) for trial in trials[len(results) :]], outcome.failure.text
+        results.append(TrialResult(trials[reached], failure=outcome.failure.text))
+    return results, None

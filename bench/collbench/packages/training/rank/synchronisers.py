@@ -1,0 +1,332 @@
+"""Synchronise gradients by our own strategies: after backward, or during it.
+
+In: a model and a transport. Out: a synchroniser, which leaves the mean over ranks in each `grad`. Packing (hooks,
+flattening, copying, dividing) is stamped by a `Stopwatch`, so that it can be distinguished from waiting. Packing after
+backward while a call is in flight costs nothing and is not stamped: the step waits for that call anyway.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from collbench.packages.training.planning.buckets import BucketPlan, by_caps, by_sizes
+from collbench.packages.training.rank.transport import Handle, RankInfo, SharedTensors, Transport
+from collbench.packages.training.synchronisation import REFERENCE, Strategy
+from collbench.rank import torch_names
+from collbench.rank.device import Device, Event
+
+
+# ── parts and interface of a synchroniser ────────────────────────────────────────────────────────
+class Stopwatch:
+    """Marks of instants in one rank's steps: by the host's clock on a CPU, by events of the device's stream on a GPU.
+
+    Marking does not wait for the device; the time between marks is read after the step. Events are made during
+    warm-up, and used again in each step.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._events, self._used = device, list[Event](), 0
+        self.on_host = not device.enqueues
+        # Stretches of copying and dividing, which do not count as waiting.
+        self.packing = Stretches(self)
+        # Stretches of calls that a sharded optimizer makes within forward and backward; on the host only.
+        self.exchanging = Stretches(self)
+
+    def mark(self) -> Any:
+        """Mark this instant."""
+        if self.on_host:
+            return time.perf_counter_ns()
+        if self._used == len(self._events):
+            self._events.append(self._device.event())
+        event = self._events[self._used]
+        self._used += 1
+        event.record()
+        return event
+
+    def between(self, begin: Any, end: Any) -> int:
+        """Return the nanoseconds between two marks; on a GPU the stream must have passed both."""
+        return int(end - begin if self.on_host else end.ns_since(begin))
+
+    def clear(self) -> None:
+        """Forget all stretches and marks."""
+        self._used = 0
+        self.packing.taken()
+        self.exchanging.taken()
+
+
+class Stretches:
+    """Context whose time is recorded separately; it must not be nested.
+
+    One object serves all uses: a generator's context takes four times as long, and naive packs once per parameter.
+    """
+
+    __slots__ = ("_begin", "_marks", "_watch")
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._marks: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        self._begin = self._watch.mark()
+
+    def __exit__(self, *_: object) -> None:
+        self._marks.append((self._begin, self._watch.mark()))
+
+    def taken(self) -> list[tuple[Any, Any]]:
+        """Return the marks around each stretch since the last call, and forget them."""
+        marks, self._marks = self._marks, []
+        return marks
+
+
+class Build(NamedTuple):
+    """The parts that a synchroniser is built from, on one rank."""
+
+    strategy: Strategy
+    module: nn.Module
+    place: RankInfo
+    transport: Transport
+    watch: Stopwatch
+    # Numbers of the parameters in the order in which their gradients become ready.
+    order: Sequence[int]
+    # Memory that other strategies use, too.
+    shared: SharedTensors
+    # True to record also the calls that torch makes itself.
+    traced: bool = False
+
+
+class Synchroniser:
+    """The interface that a runner calls in each step. The defaults synchronise nothing."""
+
+    # Numbers of the parameters in each call, in the order of calls. None if a library decides.
+    buckets: list[list[int]] | None
+    # Mark of the update of this rank's share, if the optimizer also sends the share to other ranks; else None.
+    updated_at: Any = None
+
+    def __init__(self, module: nn.Module) -> None:
+        # Module that is called in the forward pass.
+        self.module: Any = module
+        self.buckets = []
+
+    def micro(self, last: bool) -> Any:
+        """Return the context of one micro-batch; gradients are synchronised in the last one."""
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Finish after backward: return when all gradients are synchronised and in place."""
+
+    def clip(self, largest: float) -> None:
+        """Scale all gradients down if their norm exceeds `largest`. Called after `finish` if gradients are clipped."""
+        nn.utils.clip_grad_norm_(trained(self.module), largest)
+
+    def updated(self) -> None:
+        """Do the work that follows the optimizer's step."""
+
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        """Build the optimizer, of class `build_with`, for the parameters that this rank updates."""
+        return build_with(self.module.parameters(), **settings)
+
+    def close(self) -> None:
+        """Release the parameters: a hook keeps its parameter alive, and Python does not find such reference cycles."""
+
+    def calls(self) -> tuple[int, ...] | None:
+        """Return the bytes of each all-reduce of the last step; None if a library does not report them."""
+        return None if self.buckets is None else ()
+
+
+# Looked up once: packing is timed.
+FLATTEN = torch_names.private("torch._utils", "_flatten_dense_tensors")
+UNFLATTEN = torch_names.private("torch._utils", "_unflatten_dense_tensors")
+
+
+# ── our own strategies ───────────────────────────────────────────────────────────────────────────
+def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
+    """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
+
+    A device that enqueues cannot be queried now: there, packing is stamped after the wait for the last call.
+    """
+    over = handles[-1].is_completed() if watch.on_host else at == len(handles) - 1
+    return watch.packing if over else nullcontext()
+
+
+class AfterBackward(Synchroniser):
+    """The strategies naive, naive_async and flat: all calls are made after backward."""
+
+    def __init__(self, build: Build, send: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch, self._how = build.transport, build.watch, send
+        numbers = list(range(len(self._parameters)))
+        self.buckets = [numbers] if one_call else [[number] for number in numbers]
+
+    def finish(self) -> None:
+        self._how(self)
+
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
+
+    def naive(self) -> None:
+        for gradient in self._gradients():
+            self._transport.all_reduce(gradient).wait()
+            with self._watch.packing:
+                gradient.div_(self._transport.world_size)
+
+    def naive_async(self) -> None:
+        handles = [self._transport.all_reduce(gradient) for gradient in self._gradients()]
+        for at, gradient in enumerate(self._gradients()):
+            handles[at].wait()
+            with _packing_after(handles, at, self._watch):
+                gradient.div_(self._transport.world_size)
+
+    def flat(self) -> None:
+        gradients = self._gradients()
+        with self._watch.packing:
+            flat = FLATTEN(gradients)
+        self._transport.all_reduce(flat).wait()
+        with self._watch.packing:
+            flat.div_(self._transport.world_size)
+            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):
+                gradient.copy_(mean)
+
+
+class LocalSgd(Synchroniser):
+    """The strategy local_sgd: gradients stay on their rank; after every few steps, ranks average their parameters.
+
+    Each rank keeps its own optimizer state, such as momentum.
+    """
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build.module)
+        self._parameters, self._transport = trained(build.module), build.transport
+        self._every, self._steps = build.strategy.every, 0
+
+    def updated(self) -> None:
+        self._steps += 1
+        if self._steps % self._every:
+            return
+        with torch.no_grad():
+            flat = FLATTEN([p.data for p in self._parameters])
+            self._transport.all_reduce(flat).wait()
+            flat.div_(self._transport.world_size)
+            for parameter, mean in zip(self._parameters, UNFLATTEN(flat, self._parameters), strict=True):
+                parameter.copy_(mean)
+
+
+class DuringBackward(Synchroniser):
+    """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
+
+    A bucket is launched after all buckets before it, so all ranks launch in one order. A bucket of one parameter is
+    reduced in place, a larger bucket in a buffer. Parameters on the meta device have no data to copy or divide.
+    ends: divides gradients into buckets, from their bytes in the order in which they become ready.
+    """
+
+    def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], BucketPlan]) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch = build.transport, build.watch
+        sizes = [self._parameters[number].nbytes for number in build.order]
+        self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
+        self.buckets = self._buckets
+        self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
+        # A buffer for each bucket of several parameters, None for other buckets.
+        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
+        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
+        buffers = iter(build.shared.buckets(several, self._parameters[0]))
+        self._buffers = [next(buffers) if len(bucket) > 1 else None for bucket in self._buckets]
+        self._blank = self._parameters[0].is_meta
+        self._views = [
+            list(buffer.split([self._parameters[n].numel() for n in bucket]))
+            if buffer is not None and not self._blank
+            else []
+            for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
+        ]
+        self._active = False
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            for number, parameter in enumerate(self._parameters)
+        ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @contextmanager
+    def micro(self, last: bool) -> Iterator[None]:
+        self._active = last
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._handles: list[Handle] = []
+        yield
+
+    def _hook(self, number: int) -> Any:
+        at = self._bucket_of[number]
+        place = self._buckets[at].index(number)
+
+        def ready(parameter: torch.Tensor) -> None:
+            if not self._active:
+                return
+            with self._watch.packing:
+                if self._views[at]:
+                    assert parameter.grad is not None  # noqa: S101 - the hook runs when it is there
+                    self._views[at][place].copy_(parameter.grad.view(-1))
+                self._missing[at] -= 1
+                self._launch()
+
+        return ready
+
+    def _launch(self) -> None:
+        """Launch the complete buckets, in order, up to the first that is not complete."""
+        while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
+            self._handles.append(self._transport.all_reduce(self._tensor(at)))
+
+    def _tensor(self, at: int) -> torch.Tensor:
+        buffer = self._buffers[at]
+        tensor = self._parameters[self._buckets[at][0]].grad if buffer is None else buffer
+        assert tensor is not None  # noqa: S101 - complete
+        return tensor
+
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
+
+    def finish(self) -> None:
+        for at, handle in enumerate(self._handles):
+            handle.wait()
+            if self._blank:
+                continue
+            with _packing_after(self._handles, at, self._watch):
+                self._tensor(at).div_(self._transport.world_size)
+                for view, number in zip(self._views[at], self._buckets[at], strict=False):
+                    self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
+
+
+def trained(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that have gradients, in order of registration."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def sent_by(transport: Transport) -> tuple[int, ...]:
+    """Return the bytes of each call that a transport has recorded in this step."""
+    return tuple(sent.nbytes for sent in transport.sent)
+
+
+def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
+    assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
+    return by_caps(nbytes, (strategy.cap_bytes,))
+
+
+SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
+    REFERENCE: lambda build: Synchroniser(build.module),
+    "naive": lambda build: AfterBackward(build, AfterBackward.naive),
+    "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
+    "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),
+    "local_sgd": LocalSgd,
+    "overlap_param": lambda build: DuringBackward(build, lambda _, nbytes: tuple(range(1, len(nbytes) + 1))),
+    "overlap_bucket": lambda build: DuringBackward(build, _by_cap),
+    "plan": lambda build: DuringBackward(build, lambda strategy, nbytes: by_sizes(nbytes, strategy.buckets)),
+}

@@ -1,0 +1,353 @@
+"""Carry the all-reduces of a rank's strategies, and lend them memory; all strategies of a launch share both.
+
+A transport carries all-reduces over torch's process group, over MPI, or over an emulated FIFO link that costs no CPU.
+In: tensors. Out: a `Handle` for each call, to be waited for. Bytes and launch time of each call are recorded, and
+on request its completion. The memory contains parameters, optimizer states and buckets, which strategies use in turn.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from collbench.packages.training.planning.link_model import AllReduceCost
+from collbench.packages.training.step_records import Link
+from collbench.rank.group import Group
+from collbench.rank.mpi import MpiGroup, buffer_of, in_place
+
+# Most calls in flight at once; a step of the largest model has a few hundred.
+SLOTS = 1 << 16
+POLL_S = 50e-6
+
+
+# ── transports ───────────────────────────────────────────────────────────────────────────────────
+class Handle(Protocol):
+    """A call in flight."""
+
+    def wait(self) -> None:
+        """Wait until the sum is in the tensor."""
+
+    def is_completed(self) -> bool:
+        """Return True once the sum is in the tensor."""
+
+
+@dataclass(slots=True)
+class SentCall:
+    """The record of one call."""
+
+    nbytes: int
+    # Times by the transport's `mark`; done_ns is 0 if it is not known.
+    launched_ns: Any
+    done_ns: Any = 0
+
+
+class Transport(Protocol):
+    """A carrier of all-reduces."""
+
+    world_size: int
+    # True to record also the completion time of each call.
+    stamped: bool
+    # Calls since the list was last cleared.
+    sent: list[SentCall]
+    # Function that marks an instant: the host's clock in ns, unless a stopwatch of the device is used.
+    mark: Any
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        """Begin to sum over ranks, in place."""
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Begin an all-reduce; return a future of the mean, as communication hooks of DistributedDataParallel do."""
+
+
+class RealTransport(Transport, Protocol):
+    """A transport that moves data, over which ranks also agree on weights."""
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Copy the values of rank 0 to all ranks."""
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the values of every rank, in order of rank."""
+
+
+@dataclass(slots=True)
+class RankInfo:
+    """A rank's place in the process group: its rank, the number of ranks, its device, and its real transport."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    real: RealTransport
+
+    @classmethod
+    def of_group(cls, group: Group) -> "RankInfo":
+        """Return the place in a joined group, whose library carries the all-reduces."""
+        size = group.world_size
+        real = MpiTransport(size, group.world) if isinstance(group, MpiGroup) else ProcessGroupTransport(size)
+        return cls(group.rank, size, group.device.handle, real)
+
+
+@dataclass(slots=True)
+class ProcessGroupTransport:
+    """A transport over torch's process group."""
+
+    world_size: int
+    stamped: bool = False
+    sent: list[SentCall] = field(default_factory=list)
+    # Zeros that are sent in place of tensors without memory.
+    blank: torch.Tensor | None = None
+    mark: Any = time.perf_counter_ns
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        sent = self._note(tensor)
+        if tensor.is_meta:  # zeros are sent in its place, which all calls in flight share
+            if self.blank is None or self.blank.numel() < tensor.numel():
+                self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+            tensor = self.blank[: tensor.numel()]
+        work = dist.all_reduce(tensor, async_op=True)
+        return _Stamped(work, sent, self.mark) if self.stamped else work
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        sent = self._note(tensor)
+
+        def mean(done: Any) -> torch.Tensor:
+            sent.done_ns = self.mark()
+            out: torch.Tensor = done.value()[0].div_(self.world_size)
+            return out
+
+        return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        dist.broadcast(tensor, 0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(gathered, tensor.contiguous())
+        return gathered
+
+    def _note(self, tensor: torch.Tensor) -> SentCall:
+        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
+        self.sent.append(sent)
+        return sent
+
+
+@dataclass(slots=True)
+class MpiTransport:
+    """A transport over MPI's world, for tensors in the memory of the host."""
+
+    world_size: int
+    # Communicator of mpi4py.
+    world: Any
+    stamped: bool = False
+    sent: list[SentCall] = field(default_factory=list)
+    mark: Any = time.perf_counter_ns
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
+        self.sent.append(sent)
+        return _Requested(self.world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        raise NotImplementedError("torch's DistributedDataParallel does not send by MPI")
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        self.world.Bcast(buffer_of(tensor), 0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = tensor.new_empty((self.world_size, tensor.numel()))
+        self.world.Allgather(buffer_of(tensor.contiguous()), buffer_of(gathered))
+        return [values.view_as(tensor) for values in gathered]
+
+
+@dataclass(frozen=True, slots=True)
+class _Requested:
+    """A nonblocking call of MPI. MPI progresses only when queried, so the call is done when a query notices it."""
+
+    request: Any
+    sent: SentCall
+    mark: Callable[[], Any]
+
+    def wait(self) -> None:
+        self.request.Wait()
+        self.sent.done_ns = self.sent.done_ns or self.mark()
+
+    def is_completed(self) -> bool:
+        done = bool(self.request.Test())
+        if done:
+            self.sent.done_ns = self.sent.done_ns or self.mark()
+        return done
+
+
+class _Stamped:
+    """A call whose completion is recorded when it happens, not when a caller waits for it."""
+
+    def __init__(self, work: Any, sent: SentCall, mark: Callable[[], Any]) -> None:
+        def note(_: Any) -> None:  # on a GPU it runs at once, on a stream that waits for the call
+            sent.done_ns = mark()
+
+        self._future = work.get_future().then(note)
+        self._work = work
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._future.wait()
+
+    def is_completed(self) -> bool:
+        done: bool = self._work.is_completed()
+        return done
+
+
+class EmulatedLink:
+    """A link that carries one all-reduce after the other; each starts once all ranks have launched it.
+
+    Ranks share a file of launch times. No data is moved, and ranks sleep until a call is complete, so a call costs no
+    CPU time. After a call is complete and waited for, only its entry in `sent` is kept.
+    """
+
+    def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
+        self.world_size, self.stamped = world_size, False
+        self.sent: list[SentCall] = []
+        self.mark: Any = time.perf_counter_ns
+        self._cost, self._rank = AllReduceCost.emulated(link), rank
+        mode: Any = "r+" if file.exists() else "w+"
+        self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
+        self._count = self._settled = 0
+        self._free_ns = 0
+        self._open: deque[SentCall] = deque()  # launched calls without known completion; the first is _settled
+        # Needed because the thread that completes futures settles calls, too.
+        self._lock = threading.Lock()
+        self._timer: queue.SimpleQueue[tuple[_Awaited, Callable[[], None]]] | None = None
+
+    def all_reduce(self, tensor: torch.Tensor) -> "_Awaited":
+        index, now = self._count, time.perf_counter_ns()
+        call = SentCall(tensor.numel() * tensor.element_size(), now)
+        self.sent.append(call)
+        with self._lock:
+            self._open.append(call)
+            self._launched[self._rank, index % SLOTS] = (now, index + 1)
+            self._count += 1
+        return _Awaited(self, call, index)
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        future = torch.futures.Future()
+        call = self.all_reduce(tensor)
+        if self._timer is None:
+            self._timer = queue.SimpleQueue()
+            threading.Thread(target=self._serve, daemon=True).start()
+        self._timer.put((call, lambda: future.set_result(tensor)))
+        return future
+
+    def settle(self, index: int) -> bool:
+        """Compute when each call up to `index` completes. Return False if a rank has not yet launched one of them."""
+        with self._lock:
+            while self._settled <= index:
+                slot = self._launched[:, self._settled % SLOTS]
+                if (slot[:, 1] != self._settled + 1).any():
+                    return False
+                call = self._open.popleft()
+                began = max(self._free_ns, int(slot[:, 0].max()))
+                taken = float(self._cost(np.array(float(call.nbytes))))
+                self._free_ns = call.done_ns = began + int(taken * 1e9)
+                self._settled += 1
+            return True
+
+    def _serve(self) -> None:
+        assert self._timer is not None  # noqa: S101 - made before the thread
+        while True:
+            call, finish = self._timer.get()
+            call.wait()
+            finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A call of an emulated link."""
+
+    link: EmulatedLink
+    call: SentCall
+    # Number of the call, counted from 0.
+    index: int
+
+    def wait(self) -> None:
+        while not self.link.settle(self.index):
+            time.sleep(POLL_S)
+        left = (self.call.done_ns - time.perf_counter_ns()) / 1e9
+        if left > 0:
+            time.sleep(left)
+
+    def is_completed(self) -> bool:
+        return self.link.settle(self.index) and self.call.done_ns <= time.perf_counter_ns()
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────
+class SharedTensors:
+    """One set of tensors for modules of one model, their optimizers and buckets; the first of each determines shapes.
+
+    Only one strategy trains at a time, and its times do not depend on the values, so ten strategies need little more
+    memory than one. Each strategy continues with the values that the last one left. Tensors that torch's
+    DistributedDataParallel and fully_shard keep are not shared.
+    """
+
+    def __init__(self) -> None:
+        self._parameters: list[torch.Tensor] = []
+        self._states: dict[int, dict[str, torch.Tensor]] = {}
+        self._buckets: torch.Tensor | None = None
+
+    def adopt(self, module: nn.Module) -> None:
+        """Move the module's parameters into the set, with their values."""
+        own = list(module.parameters())
+        if any(parameter.is_meta for parameter in own):
+            return
+        if not self._parameters:
+            self._parameters = [parameter.data for parameter in own]
+            return
+        with torch.no_grad():
+            for parameter, shared in zip(own, self._parameters, strict=True):
+                shared.copy_(parameter)
+                parameter.data = shared
+
+    def adopt_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the states of an optimizer that has made a step, such as momentum, into the set if the set has none."""
+        if self._states:
+            return
+        for number, parameter in enumerate(_parameters(optimizer)):
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if type(value) is torch.Tensor and value.numel():
+                    self._states.setdefault(number, {})[name] = value
+
+    def lend_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the set's states, as zeros, to an optimizer that has made no step, if shapes agree.
+
+        SGD and Adam begin with zeros, too, so training does not change.
+        """
+        parameters = list(_parameters(optimizer))
+        for number, states in self._states.items():
+            parameter = parameters[number] if number < len(parameters) else None
+            shapes = {state.shape for state in states.values() if state.dim()}
+            if parameter is not None and shapes <= {parameter.shape}:
+                optimizer.state[parameter] = {name: state.zero_() for name, state in states.items()}
+
+    def buckets(self, elements: Sequence[int], like: torch.Tensor) -> list[torch.Tensor]:
+        """Return a tensor for each bucket, one after the other in the set's memory."""
+        total = sum(elements)
+        if not total:
+            return []
+        if self._buckets is None or self._buckets.numel() < total:
+            # Allocate the most that any strategy needs: earlier strategies keep their old memory.
+            most = max(total, sum(parameter.numel() for parameter in self._parameters))
+            self._buckets = torch.zeros(most, dtype=like.dtype, device=like.device)
+        return list(self._buckets[:total].split(list(elements)))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the parameters of an optimizer, in order."""
+    for group in optimizer.param_groups:
+        yield from group["params"]

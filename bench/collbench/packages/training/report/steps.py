@@ -1,0 +1,560 @@
+"""Write the report on training steps: the answer, tables and sentences per scenario, then the invariants.
+
+In: a `ScenarioAnalysis`, or the analysis of a run. Out: blocks and sentences; also the names and numbers that pictures
+and comparisons write. Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, fields, replace
+
+from collbench.model.conclusions import Interval
+from collbench.model.projection import KINDS, grouped
+from collbench.model.records import Case, InvariantCheck, Run
+from collbench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from collbench.packages.training.catalog.strategies import competes, kind
+from collbench.packages.training.conclusions import (
+    AAPair,
+    Advice,
+    PlanPrediction,
+    ScalingPoint,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+)
+from collbench.packages.training.step_records import RankMemory
+from collbench.packages.training.synchronisation import (
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    Strategy,
+    label,
+    options_of,
+    step_settings,
+    with_strategy,
+)
+from collbench.report import blocks, labels
+from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
+from collbench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
+
+# Statement of each invariant, in the order of docs/training.md.
+INVARIANTS = {
+    "I1": "ranks have the same bits after some steps",
+    "I2": "training gives the same model as one process with the whole batch",
+    "I3": "exact strategies with the same calls give the same bits",
+    "I4": "negative control: without synchronisation ranks differ",
+    "I5": "bytes sent are the gradients' bytes, once",
+    "I6": "the calls are the strategy's",
+    "I8": "the parts of exposed communication add up to it",
+    "I9": "ranks start from the same parameters",
+    "I12": "shares of the optimizer's state add up to one copy",
+}
+# Most reasons, or violating strategies, that one cell lists; most scenarios that the answer covers.
+MOST_NAMED, MOST_SCENARIOS = 4, 3
+PREDICTION = (
+    "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
+    "it is a lower bound."
+)
+NOT_TIMED = "No strategy was timed."
+UNRESOLVED = "not resolved"
+# Reason why the hidden share may be negative.
+DEARER = "calls cost more than alone"
+# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
+MOST_BUCKETS = 4
+DEFINITION = (
+    "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
+    "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
+    "zero. A timer around the wait would miss waiting in hooks, in copies, in a device synchronise, or in slower "
+    "computing."
+)
+MEMORY = (
+    "Most bytes that torch's allocator had given out until then, on the rank with most, for the strategy alone, in "
+    "steps that were not timed. Computed: parameters, gradients, states of the optimizer and buckets; activations, or "
+    "temporary memory of the update come on top. Not counted: memory of gloo, NCCL and other libraries. On a CPU "
+    "right to 3 %: allocations and releases are added up, and the sum is compared with the bytes of malloc. "
+    f"{NOTHING}: these differ by more (as for small models, and where libraries release on threads of their own), or "
+    "the memory of a library is not known beforehand."
+)
+SCALING = (
+    "Each rank has the same batch. Examples count all ranks together; speed-up is their rate against the step "
+    "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: the part missing "
+    "to 100 % went into synchronising and into sharing cores, memory and the like."
+)
+
+
+# ── names and numbers ────────────────────────────────────────────────────────────────────────────
+def scenario_text(scenario: Scenario) -> str:
+    """Return the label that a scenario's cases share: `micro · gloo · float32 · 2 ranks · … · batch 8 a rank · …`."""
+    return SEPARATOR.join(scenario_parts(scenario))
+
+
+def scenario_parts(scenario: Scenario) -> list[str]:
+    """Return the parts of the scenario's label."""
+    return labels.label_parts(scenario.case)[1:]
+
+
+def global_batch(case: Case) -> int:
+    """Return the number of examples in one step, over all ranks."""
+    return options_of(case).batch * case.world_size
+
+
+def short_name(strategy: Strategy) -> str:
+    """Return the label of a strategy without a long list of buckets, which the CSV has in full."""
+    return label(strategy, MOST_BUCKETS)
+
+
+def short_names(strategies: Iterable[Strategy]) -> dict[str, str]:
+    """Map labels to short names; equal short names get a number."""
+    names: dict[str, str] = {}
+    for strategy in dict.fromkeys(strategies):
+        base = name = short_name(strategy)
+        number = 1
+        while name in names.values():
+            number += 1
+            name = f"{base} #{number}"
+        names[label(strategy)] = name
+    return names
+
+
+def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
+    """Return label → short name for all strategies of a scenario."""
+    return short_names(result.strategy for result in scenario.results)
+
+
+def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    """Return the results: the reference, then by place, then results with a time but no place, then without a time."""
+
+    def key(result: StrategyResult) -> tuple[int, float, float]:
+        group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
+        return group, result.place or 0, result.step.value if result.step else 0
+
+    return sorted(scenario.results, key=key)
+
+
+def is_reference(result: StrategyResult) -> bool:
+    """Return whether the result is the reference: the strategy without synchronisation, not its second copy."""
+    return result.strategy == Strategy(REFERENCE)
+
+
+def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
+    """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash for controls."""
+    if is_reference(result):
+        return "reference"
+    sharing = sum(other.place == result.place for other in scenario.results)
+    place = NOTHING if result.place is None else f"{result.place} =" if sharing > 1 else str(result.place)
+    return place if result.resolved else f"{place}, {UNRESOLVED}"
+
+
+def seconds(value: float | None) -> str:
+    """Format seconds as `1.61 ms`; a dash if there is no value."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return format_seconds(value) if value else "0 s"
+
+
+def percent(value: float | None) -> str:
+    """Format a share in percent, `12.3` for 0.123: the unit is in the header."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
+
+
+def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
+    """Format a value and its standard deviation as `1.61 ms ± 40 µs`."""
+    if value is None:
+        return NOTHING
+    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Return both limits of an interval; None if it is not known or not finite."""
+    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
+        return None
+    return interval.low, interval.high
+
+
+def bounds(interval: Interval | None) -> str:
+    """Format an interval as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
+    limits = ends(interval)
+    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
+
+
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
+
+
+def _listed(texts: Iterable[str], separator: str = "; ") -> str:
+    """Join distinct texts in one cell, at most the first MOST_NAMED."""
+    distinct = list(dict.fromkeys(texts))
+    more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
+    return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
+
+
+# ── one scenario ─────────────────────────────────────────────────────────────────────────────────
+def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
+    """Return the section of a scenario in a report. failed: cases whose failures the report lists elsewhere."""
+    bodies = {
+        "Memory of a rank": memory(scenario),
+        "Strategies that cannot be distinguished": indistinguishable(scenario),
+        "Where exposed communication goes": split(scenario),
+        "A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
+        "Best buckets": advice(scenario),
+    }
+    return [
+        Heading(scenario_text(scenario.scenario)),
+        reference(scenario),
+        *overview(scenario),
+        *refused(scenario, failed),
+        *(block for title, body in bodies.items() for block in blocks.section(title, body, 3)),
+    ]
+
+
+def brief_section(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the section for a terminal: main table without deviations, shared places, strategies without times."""
+    names = names_of(scenario)
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
+        Column("step_time", lambda result: seconds(_value(result.step))),
+        Column(
+            "comm_time [95 % interval]",
+            lambda result: f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
+        ),
+        Column("of it, %", lambda result: percent(result.share)),
+    ]
+    head: Blocks = [Heading(scenario_text(scenario.scenario), 3), reference(scenario)]
+    return [*head, *(table(_timed(scenario), columns) or [NOT_TIMED]), *indistinguishable(scenario), *refused(scenario)]
+
+
+def _timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    return [result for result in ordered(scenario) if result.step is not None]
+
+
+def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """For each of the first scenarios, state the fastest strategy, its step and communication time, and buckets."""
+    lines = []
+    for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
+        names = names_of(scenario)
+        timed = [(r, r.step.value) for r in scenario.results if r.step is not None and competes(r.strategy)]
+        best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
+        if best is None:
+            continue
+        level = sorted(((r, s) for r, s in timed if best.place and r.place == best.place), key=lambda pair: pair[1])
+        text = f"{title}: " if len(scenarios) > 1 else ""
+        if len(level) > 1:
+            leaders = "No strategy is faster than another here"
+            if len(level) < len(timed):
+                leaders = f"{_listed((names[r.label] for r, _ in level), ', ')} are fastest, and none of them leads"
+            text += f"**{leaders}**: {between(seconds(level[0][1]), seconds(level[-1][1]))} per step"
+            costs = sorted(r.exposed.value for r, _ in level if r.exposed is not None)
+            text += f"; communication costs {between(seconds(costs[0]), seconds(costs[-1]))} of it" if costs else ""
+        else:
+            text += f"**{names[best.label]}** is fastest: {seconds(step_s)} per step"
+            if best.exposed is not None:
+                cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+                text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
+        if scenario.advice is not None:
+            text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
+        lines.append(f"{text}.")
+    more = len(scenarios) - MOST_SCENARIOS
+    return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
+
+
+def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str]) -> str:
+    """Return the advised buckets with their predicted tail, or the strategy with a smaller measured tail."""
+    default = seconds(advice.default.tail_s)
+    tails = [(r.split.tail_s, names[r.label]) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
+    least_s, name = min(tails, default=(math.inf, ""))
+    if advice.advised and least_s < advice.cap.tail_s:
+        return (
+            f"keep {name}, which was measured to leave {seconds(least_s)} after backward; no cap is predicted to leave "
+            f"less (best: {format_bytes(advice.cap_bytes)}, {seconds(advice.cap.tail_s)})"
+        )
+    if not advice.advised:
+        return f"leave torch's default, which is predicted to leave {default} after backward"
+    return (
+        f"set a cap of {format_bytes(advice.cap_bytes)}, predicted to leave {seconds(advice.cap.tail_s)} after "
+        f"backward (torch's default: {default})"
+    )
+
+
+def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """Return the title of each scenario, without the parts that all scenarios share."""
+    return common_parts([scenario_parts(scenario.scenario) for scenario in scenarios])[1]
+
+
+def reference(scenario: ScenarioAnalysis) -> str:
+    """Return one line: the step without synchronisation, the timed blocks used, and the A/A noise."""
+    without = f"{seconds(scenario.compute.value)} per step" if scenario.compute else "not known"
+    used = scenario.blocks - scenario.dropped
+    limit = "no strategy was measured twice"
+    if scenario.aa_pairs and math.isfinite(scenario.noise_s):
+        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} per step"
+    return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
+
+
+def overview(scenario: ScenarioAnalysis) -> Blocks:
+    """Return one row per timed strategy, by place: estimate ± standard deviation over rounds."""
+
+    def hidden(result: StrategyResult) -> str:
+        # Shown only if exposed communication is resolved; a negative share gets its reason.
+        if result.hidden is None or not result.resolved:
+            return NOTHING
+        return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
+
+    names = names_of(scenario)
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        left("place", lambda result: place_text(result, scenario)),
+        Column("step_time ± std", lambda result: spread(_value(result.step), result.step_std, seconds)),
+        Column("comm_time ± std", lambda result: spread(_value(result.exposed), result.exposed_std, seconds)),
+        Column("its 95 % interval", lambda result: bounds(result.exposed)),
+        Column("comm_frac ± std, %", lambda result: spread(result.share, result.share_std, percent)),
+        Column("hidden, %", hidden),
+    ]
+    return table(_timed(scenario), columns) or [NOT_TIMED]
+
+
+def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blocks:
+    """Return the strategies without times, with reasons, except strategies whose failures are listed elsewhere."""
+    names = names_of(scenario)
+    return items(
+        f"**{names[result.label]}** got no times: {result.refused}"
+        for result in ordered(scenario)
+        if result.refused and result.case not in elsewhere
+    )
+
+
+def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
+    """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
+    names = names_of(scenario)
+    timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
+    places = grouped((result for result in timed if result.place is not None), lambda result: result.place)
+    lines = []
+    for place, members in places.items():
+        if len(members) == 1:
+            continue
+        steps = [result.step.value for result in members if result.step]
+        listed = ", ".join(names[result.label] for result in members)
+        lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
+    return items([*lines, *not_resolved(scenario)])
+
+
+def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
+    """Return sentences on strategies whose exposed communication is not resolved, one per reason."""
+    names = names_of(scenario)
+    unresolved = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
+    results_by_sentence = {
+        "the interval of the time that {} {} includes 0": [r for r in unresolved if ends(r.exposed) is not None],
+        "the time that {} {} has no interval": [r for r in unresolved if ends(r.exposed) is None],
+    }
+    return [
+        f"**{UNRESOLVED}**: "
+        + text.format(", ".join(names[r.label] for r in results), "exposes" if len(results) == 1 else "expose")
+        for text, results in results_by_sentence.items()
+        if results
+    ]
+
+
+def split(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the parts of exposed communication, one row per strategy with a split."""
+    names = names_of(scenario)
+    sharded = any(kind(result.strategy).sharded for result in scenario.results)
+    rows = [(result, result.split) for result in ordered(scenario) if result.split is not None]
+    columns: list[Column[tuple[StrategyResult, Split]]] = [
+        left("strategy", lambda row: names[row[0].label]),
+        Column("calls per step", lambda row: NOTHING if row[0].calls is None else str(len(row[0].calls))),
+        Column("comm_time", lambda row: seconds(_value(row[0].exposed))),
+        Column("tail", lambda row: seconds(row[1].tail_s)),
+        Column("of it late ranks", lambda row: seconds(row[1].late_s)),
+        Column("pack", lambda row: seconds(row[1].pack_s)),
+        Column("interference", lambda row: seconds(row[1].interference_s)),
+        Column("update", lambda row: seconds(row[1].update_s)),
+        *([Column("gather", lambda row: seconds(row[1].gather_s))] if sharded else []),
+        Column("residual", lambda row: seconds(row[1].residual_s)),
+        Column("calls alone", lambda row: seconds(row[0].communication_only_s)),
+        left("adds up", lambda row: {True: "yes", False: "NO", None: NOTHING}[row[0].adds_up]),
+    ]
+    return table(rows, columns)
+
+
+def memory(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
+    sizes = ["model made", "before the first update", "after it", "further steps", "computed"]
+    rows = memory_rows(scenario)
+    columns: list[Column[list[str]]] = [left("strategy", lambda row: row[0])]
+    columns += keyed([(size, number) for number, size in enumerate(sizes, 1)], lambda row, number: row[number])
+    return [*table(rows, columns), MEMORY] if rows else []
+
+
+def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
+    """Return per strategy: name, the four sizes of a `RankMemory`, the computed size. Empty if nothing was measured."""
+    names = names_of(scenario)
+    timed = [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
+    if not any(result.memory for result in timed):
+        return []
+    unknown = (None,) * len(fields(RankMemory))
+    rows = []
+    for result in timed:
+        sizes = astuple(result.memory) if result.memory else unknown
+        rows.append([names[result.label], *map(_bytes, (*sizes, result.computed_bytes))])
+    return rows
+
+
+def _bytes(size: int | None) -> str:
+    return NOTHING if size is None else format_rounded_bytes(size)
+
+
+def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the table of A/A pairs: the difference between two copies of one strategy."""
+    return table(scenario.aa_pairs, AA_PAIRS)
+
+
+def _zero_cell(difference: Interval) -> str:
+    """State whether the interval contains 0; a dash without an interval. One in twenty 95 % intervals does not."""
+    if not difference.known:
+        return NOTHING
+    return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
+
+
+AA_PAIRS: list[Column[AAPair]] = [
+    left("strategy, twice", lambda pair: short_name(pair.strategy)),
+    Column("second − first, per step", lambda pair: seconds(pair.difference.value)),
+    Column("its 95 % interval", lambda pair: bounds(pair.difference)),
+    left("includes 0", lambda pair: _zero_cell(pair.difference)),
+]
+
+
+def advice(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the predicted and measured tails of the best cap and of torch's default, then the lower bound."""
+    advised = scenario.advice
+    if advised is None:
+        return []
+    default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
+    # Buckets that were advised during planning are measured as a plan with these buckets.
+    by_cap = [Strategy("overlap_bucket", cap_bytes=advised.cap_bytes), Strategy("plan", buckets=advised.cap.buckets)]
+    results = {replace(result.strategy, called=""): result for result in scenario.results if result.split}
+
+    def row(name: str, prediction: PlanPrediction, strategies: Sequence[Strategy]) -> list[str]:
+        result = next((results[strategy] for strategy in strategies if strategy in results), None)
+        parts, exposed = (result.split, result.exposed) if result else (None, None)
+        return [
+            name,
+            *map(seconds, prediction.tails_s),
+            seconds(parts.tail_s - parts.late_s) if parts else NOTHING,
+            f"{seconds(exposed.value)} {bounds(exposed)}" if exposed else NOTHING,
+        ]
+
+    rows = [
+        row(f"cap of {format_bytes(advised.cap_bytes)}", advised.cap, by_cap),
+        row("torch's default", advised.default, [default]),
+        ["bound: no plan beats it", seconds(advised.bound_s), *[NOTHING] * 4],
+    ]
+    off = format_share(advised.off)
+    predicted_at = ["predicted tail", f"on a link {off} slower", f"{off} faster"]
+    headers = [*predicted_at, "measured tail", "exposed communication (comm_time)"]
+    columns: list[Column[list[str]]] = [left("buckets", lambda row: row[0])]
+    columns += keyed([(header, at) for at, header in enumerate(headers, 1)], lambda row, at: row[at])
+    what = "Set the cap" if advised.advised else "Leave torch's default"
+    return [f"**{what}.** {PREDICTION}", *table(rows, columns)]
+
+
+# ── all of a run ─────────────────────────────────────────────────────────────────────────────────
+def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """Return a sentence per scenario with strategies whose split does not add up to exposed communication."""
+    lines = []
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        names = [short_name(result.strategy) for result in scenario.results if result.adds_up is False]
+        if names:
+            where = f"{title}: " if len(scenarios) > 1 else ""
+            lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
+    return lines
+
+
+def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
+    """Return one row per invariant: number of strategies that keep it, violations, reasons why it does not apply."""
+    checks = []
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        where = f" ({title})" if len(scenarios) > 1 else ""
+        names = names_of(scenario)
+        checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
+    kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
+    return table(
+        [(kind, [(name, check) for name, check in checks if check.invariant == kind]) for kind in kinds], CHECKED
+    )
+
+
+Checks = list[tuple[str, InvariantCheck]]
+
+
+def _violating(checks: Checks) -> set[str]:
+    return {strategy for strategy, check in checks if check.ok is False}
+
+
+def _holds(checks: Checks) -> str:
+    """Return the number of strategies that keep an invariant, without any violation in any launch."""
+    kept = {strategy for strategy, check in checks if check.ok}
+    return str(len(kept - _violating(checks))) if checks else "not checked"
+
+
+def _without(checks: Checks) -> str:
+    """Return the reasons why an invariant does not apply, with the number of strategies."""
+    judged = {strategy for strategy, check in checks if check.ok is not None}
+    reasons = Counter(check.text for strategy, check in checks if check.ok is None and strategy not in judged)
+    return _listed(f"{count} × {text}" for text, count in reasons.items())
+
+
+CHECKED: list[Column[tuple[str, Checks]]] = [
+    left("invariant", lambda row: row[0]),
+    left("requirement", lambda row: INVARIANTS.get(row[0], NOTHING)),
+    Column("valid for", lambda row: _holds(row[1])),
+    left("VIOLATED by", lambda row: _listed(f"{name}: {check.text}" for name, check in row[1] if check.ok is False)),
+    left("does not apply", lambda row: _without(row[1])),
+]
+
+
+def scaling(points: Sequence[ScalingPoint]) -> Blocks:
+    """Return throughput, speed-up and efficiency over numbers of ranks, one table per model, backend and so on."""
+    scenarios = KINDS.tables(points, lambda point: with_strategy(point.case, None))
+    titles = [
+        SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
+        for parts in labels.case_parts(list(scenarios))
+    ]
+    tables = zip(titles, scenarios.values(), strict=True)
+    shown = [block for title, rows in tables for block in [f"**{title}**", *table(rows, SCALED)]]
+    return [*shown, SCALING] if shown else []
+
+
+def _efficiency(point: ScalingPoint) -> str:
+    if point.efficiency is None:
+        return f"100 (base: {ranks_text(point.base_ranks)})"
+    limits = ends(point.efficiency)
+    between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
+    return percent(point.efficiency.value) + between_
+
+
+SCALED: list[Column[ScalingPoint]] = [
+    left("strategy", lambda point: short_name(point.strategy)),
+    Column("ranks", lambda point: str(point.case.world_size)),
+    Column("step_time", lambda point: seconds(point.step.value)),
+    Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
+    Column("speed-up", lambda point: f"{point.speed_up:.2f}"),
+    Column("efficiency, %", _efficiency),
+]
+
+
+def method_line(run: Run) -> str:
+    """Return one line on how training steps were measured; empty if there are none."""
+    steps = sorted({case.depth for case in run.plan.cases if case.op == TRAINING_STEP})
+    if not steps:
+        return ""
+    plan, settings = run.plan, step_settings(run.plan.settings)
+    return (
+        f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
+        "slowest rank · all strategies in every round, each round in another random order, seed "
+        f"{plan.settings.seed} · {settings.warmup_steps} steps per strategy beforehand · "
+        f"{counted(plan.launches, 'launch')} of fresh processes · blocks in which other processes used more than "
+        f"{format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
+        "± is the standard deviation over rounds"
+    )

@@ -1,0 +1,178 @@
+"""Compute the choices that a stage leaves, and the outcome, from the samples of a run of `tune`.
+
+In: samples, and the library that was measured. Out: times, choices left in a race, a table, a `Tuned`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from collbench.analyze.sessions import launches_of
+from collbench.model.comparisons import SLOWER, ChangeVerdict
+from collbench.model.notices import Notice, notice
+from collbench.model.records import Run, Samples
+from collbench.model.units import format_bytes
+from collbench.packages.tune.analyze import choosing
+from collbench.packages.tune.analyze.choosing import Names, Times
+from collbench.packages.tune.catalog import FileRead, Library
+from collbench.packages.tune.rules import (
+    DEFAULT,
+    FROM_FILE,
+    Assigned,
+    Cell,
+    CellResult,
+    Pick,
+    Picks,
+    Tuned,
+    TuneNotice,
+    Why,
+    cell_of,
+    choice_of,
+)
+from collbench.stats.intervals import Floats, launch_interval
+
+# Verdict of a comparison → reason in the table.
+FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
+
+
+def times_of(samples: Sequence[Samples], assigned: Assigned) -> Times:
+    """Collect the logarithm of the mean time, in seconds, of each cell, choice and launch; leave out failures."""
+    times: Times = {}
+    for entry in samples:
+        if entry.failure is None and entry.timed is not None:
+            logs = times.setdefault(cell_of(entry.case), {}).setdefault(choice_of(assigned, entry.case), {})
+            logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
+    return times
+
+
+def _failed(samples: Sequence[Samples], assigned: Assigned, last: float = inf) -> dict[tuple[Cell, Pick], str]:
+    """Return the cells and choices that failed in launches up to number `last`, with the text of the first failure."""
+    first_failures: dict[tuple[Cell, Pick], tuple[int, str]] = {}
+    for entry in samples:
+        if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
+            key = cell_of(entry.case), choice_of(assigned, entry.case)
+            failure = entry.launch, entry.failure.text
+            first_failures[key] = min(first_failures.get(key, failure), failure)
+    return {key: text for key, (_, text) in first_failures.items()}
+
+
+def left_after(samples: Sequence[Samples], assigned: Assigned, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
+    """Return the choices of each cell that are left after this many rounds of a race, without failed choices."""
+    failed = _failed(samples, assigned, rounds)
+    sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
+    return choosing.raced(times_of(samples, assigned), sound, rounds)
+
+
+def proven(
+    samples: Sequence[Samples], assigned: Assigned, picks: Picks, launches: range, min_change: float
+) -> dict[Cell, Pick]:
+    """Return the table: choices that these launches show to be faster. Failures and other cells keep the default."""
+    failed = _failed(samples, assigned, launches.stop - 1)
+    faster = choosing.faster(choosing.compared(times_of(samples, assigned), picks, launches), min_change)
+    return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
+
+
+def tuned(
+    samples: Sequence[Samples], assigned: Assigned, picks: Picks, table: Picks, proving: Sequence[int],
+    checking: Sequence[int], min_change: float,
+) -> Tuned:  # fmt: skip
+    """Return the outcome of a race, its proof, and the last launches, which drop rules that are slower or fail."""
+    times, failed = times_of(samples, assigned), _failed(samples, assigned)
+    read = _as_measured(times, table, checking)
+    verdicts = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
+    dropped = {cell: Why.THEN_SLOWER for cell, verdict in verdicts.items() if verdict == SLOWER}
+    dropped |= {
+        cell: Why.THEN_FAILED for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()
+    }
+    final = {cell: DEFAULT if cell in dropped else choice for cell, choice in table.items()}
+    ratios = choosing.compared(times, picks, proving)
+    why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.TOO_FEW for cell, pick in picks.items()}
+    why |= dict.fromkeys(ratios, Why.NO_GAIN)
+    why |= {cell: dropped.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
+    places = choosing.crossovers(times, final)
+    results = _results(final, picks, ratios, why)
+    overall = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
+    outcome = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *overall)
+    return _with_failures(outcome, samples, assigned)
+
+
+def checked(
+    samples: Sequence[Samples], assigned: Assigned, file: FileRead, table: Picks, launches: Sequence[int],
+    min_change: float,
+) -> Tuned:  # fmt: skip
+    """Return the outcome of the check of an existing rule file."""
+    times = times_of(samples, assigned)
+    read = _as_measured(times, table, launches)
+    ratios = choosing.compared(times, read, launches)
+    why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
+    why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
+    notes = (
+        *(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems),
+        *file.notes,
+    )
+    results = _results(table, table, ratios, why)
+    outcome = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
+    return _with_failures(outcome, samples, assigned)
+
+
+def _results(
+    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, Why]
+) -> tuple[CellResult, ...]:
+    return tuple(
+        CellResult(
+            cell, table[cell], tried[cell], why[cell],
+            launch_interval(np.exp(ratios[cell])) if cell in ratios else None, len(ratios.get(cell, ())),
+        )
+        for cell in sorted(table)
+    )  # fmt: skip
+
+
+def _with_failures(outcome: Tuned, samples: Sequence[Samples], assigned: Assigned) -> Tuned:
+    """Add the number of launches, and the failures, to an outcome."""
+    launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
+    return replace(outcome, launches=len(launches), wrong=_wrong(samples, assigned))
+
+
+def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
+    """Return the choice that a check measured per rule: FROM_FILE if a side read the file, else the rule's choice."""
+    read = {cell for cell, logs in times.items() if set(launches) & logs.get(FROM_FILE, {}).keys()}
+    return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
+
+
+def _wrong(samples: Sequence[Samples], assigned: Assigned) -> tuple[str, ...]:
+    """Return texts on the choices that failed, with the sizes at which they failed."""
+    sizes: dict[str, list[str]] = {}
+    for (cell, choice), text in sorted(_failed(samples, assigned).items()):
+        sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
+    return tuple(f"{words} ({', '.join(failed_sizes)})" for words, failed_sizes in sizes.items())
+
+
+def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -> list[Notice]:
+    """Return notices on cells in which the library reports another choice than requested (only NCCL reports it).
+
+    table: choice of the rule file for each cell, for launches that read it.
+    """
+    chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
+    reported = {key: choice for choices in chosen for key, choice in choices.items()}
+    notices = []
+    for case in run.plan.cases:
+        requested, choice = choice_of(assigned, case), reported.get(case.key)
+        requested = table.get(cell_of(case), DEFAULT) if requested == FROM_FILE else requested
+        if choice is not None and requested != DEFAULT:
+            words = choice["algorithm"].lower(), choice["protocol"].lower()
+            if words != (requested.algorithm, requested.protocol):
+                notices.append(
+                    notice(
+                        TuneNotice.NOT_HONOURED,
+                        [case.key],
+                        op=case.op,
+                        ranks=case.world_size,
+                        size_bytes=case.size_bytes,
+                        asked=str(requested),
+                        library=library.name,
+                        ran=" ".join(words),
+                    )
+                )
+    return notices

@@ -1,0 +1,179 @@
+"""Write the outcome of tuning: the answer in sentences, the table, how to load the file, and the same as JSON.
+
+In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes only layout.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from collbench.model.conclusions import Interval
+from collbench.model.notices import NoticeKind
+from collbench.model.records import Json, Run
+from collbench.model.units import counted, first_few, format_bytes, format_rounded_bytes, format_seconds
+from collbench.packages.tune.catalog import Library
+from collbench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned, TuneNotice, TuneState, Why
+from collbench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
+from collbench.report.labels import NOTHING, between, ranks_text
+from collbench.report.notices import Sentence, sentences
+from collbench.report.public import public_notice
+
+METHOD = (
+    "All choices of a cell take turns in launches that are alive together. A choice that is slower than the best is "
+    "dropped (Bayes factor; the best itself is dropped in at most 5 % of the cells). The best is then compared with "
+    "the default in fresh launches only. It has a rule if it is faster there, by Student's t on log ratios of pairs, "
+    "so that on average at most 1 % of the rules are wrong (Benjamini and Hochberg). The table is then measured once "
+    "more, and a rule that is slower there, or fails, is dropped. Between two sizes, times are interpolated "
+    "linearly; outside of the measured sizes the default stays."
+)
+
+
+WHYS: Mapping[Why, str] = {
+    Why.NOT_FASTER: "nothing was faster in the race",
+    Why.NO_GAIN: "no gain shown",
+    Why.TOO_FEW: "too few launches in the budget",
+    Why.FASTER_IN_FRESH: "faster in fresh launches",
+    Why.THEN_SLOWER: "faster in fresh launches, slower in those after them",
+    Why.THEN_FAILED: "faster in fresh launches, failed in those after them",
+    Why.NO_RULE: "no rule",
+    Why.NOT_MEASURED: "not measured",
+    Why.FASTER: "faster",
+    Why.SLOWER: "slower",
+    Why.SAME: "same",
+    Why.INCONCLUSIVE: "inconclusive",
+}
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and mean nothing for hardware"),
+    TuneNotice.AS_MEASURED: Sentence(
+        "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
+    ),
+    TuneNotice.RULE_NOT_READ: Sentence("not honoured: {problem}"),
+    TuneNotice.NOT_HONOURED: Sentence(
+        "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
+    ),
+    TuneNotice.OTHER_HOSTS: Sentence("line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared"),
+    TuneNotice.OWN_CHANNELS: Sentence("line {line}: {channels} channels: compared with NCCL's own number of channels"),
+    TuneNotice.FOR_SOME_CALLS: Sentence(
+        "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
+    ),
+    TuneNotice.ONE_LAUNCH_AT_A_TIME: Sentence("ranks of a job take part in one launch at a time"),
+}
+
+
+def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
+    """Return the text for the terminal, without the line that loads the file, which must not be wrapped."""
+    return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load[1:]]
+
+
+def _first(tuned: Tuned, state: TuneState) -> Blocks:
+    lines = [] if state.checks else [_rules_line(tuned, op, ranks) for op, ranks in _groups(tuned)]
+    remarks = [*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)]
+    return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(remarks)]
+
+
+def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
+    """Return the report."""
+    title = f"A rule file of {library.name}, checked" if state.checks else f"Rules for {library.name}"
+    blocks: Blocks = [Heading(title, 1), *_first(tuned, state)]
+    if load:
+        blocks += section("Load it", [Code("\n".join(load[:1])), *items(load[1:])])
+    if picture is not None:
+        blocks.append(Picture("Time over the default", picture))
+    blocks += section(
+        "Cells", below("Time ÷ time of the default, in fresh launches; below 1 is faster.", _table(tuned.results))
+    )
+    spent = f"Measured: {counted(tuned.launches, 'launch')}, {format_seconds(state.spent_s)}."
+    return [*blocks, *section("Method", [METHOD, spent])]
+
+
+def _headline(tuned: Tuned) -> str:
+    """Format as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
+    changed, cells = len(tuned.changed), len(tuned.results)
+    rest = f"{cells - changed} keep{'s' if cells - changed == 1 else ''} the default"
+    if not changed:
+        return f"no rule: of {counted(cells, 'cell')}, none was shown to be faster than the default"
+    if tuned.whole is None:
+        return f"{changed} of {counted(cells, 'cell')} changed; {rest}"
+    return (
+        f"{changed} of {counted(cells, 'cell')} changed: together {_ratio(tuned.whole)} of the time, in "
+        f"{counted(tuned.checked, 'launch')} that were not used for choosing; {rest}"
+    )
+
+
+def _checked(tuned: Tuned) -> str:
+    """Format as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
+    counts = Counter(result.why for result in tuned.changed)
+    outcomes = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
+    together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
+    return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {outcomes}{together}"
+
+
+def _ratio(interval: Interval) -> str:
+    return f"{interval.value:.2f} [{between(f'{interval.low:.2f}', f'{interval.high:.2f}')}]"
+
+
+def _groups(tuned: Tuned) -> list[tuple[str, int]]:
+    return list(dict.fromkeys((result.cell.op, result.cell.ranks) for result in tuned.results))
+
+
+def _rules_line(tuned: Tuned, op: str, ranks: int) -> str:
+    """Format as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
+    here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
+    places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]
+    if not places:
+        low, high = (format_bytes(result.cell.size) for result in (here[0], here[-1]))
+        return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {low if low == high else between(low, high)}"
+    parts = [f"{place.below} up to {_at(place)}" for place in places]
+    last = places[-1].above
+    end = f"{last} above" if last == DEFAULT else f"{last} up to {format_bytes(here[-1].cell.size)}, default above"
+    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {end}"
+
+
+def _at(place: Crossover) -> str:
+    at, low, high = map(format_rounded_bytes, (place.at, place.low, place.high))
+    return at if low == high else f"{at} [{between(low, high)}]"
+
+
+def _table(results: Sequence[CellResult]) -> Blocks:
+    columns: list[Column[CellResult]] = [
+        left("operation", lambda r: r.cell.op),
+        Column("ranks", lambda r: str(r.cell.ranks)),
+        Column("size", lambda r: format_bytes(r.cell.size)),
+        left("rule", lambda r: str(r.choice)),
+        left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
+        Column("÷ default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
+        Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
+        left("why", lambda r: WHYS[r.why]),
+    ]
+    return table(results, columns)
+
+
+def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
+    """Return the lines at the head of a rule file, in ASCII: program, run, hosts, versions, and each rule's gain."""
+    launches = (launch for session in run.environment for launch in session.get("launches", []))
+    ranks = [rank for launch in launches for rank in launch.get("ranks", [])]
+    hosts = first_few(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})) or "unknown hosts"
+    torch, mpi, nccl = (
+        " and ".join(sorted({str(version) for rank in ranks if (version := rank.get(name))}))
+        for name in ("torch", "mpi", "nccl")
+    )
+    lines = [
+        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {hosts}",
+        f"{mpi or f'{library.name} {nccl}'.strip()}, torch {torch or 'unknown'}",
+        _headline(tuned),
+        "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",
+        *_proofs(tuned),
+    ]
+    return [line.replace("–", "-").encode("ascii", "replace").decode() for line in lines]
+
+
+def _proofs(tuned: Tuned) -> Iterator[str]:
+    for result in tuned.changed:
+        if result.ratio is not None:
+            cell = f"{result.cell.op}, {result.cell.ranks} ranks, {format_bytes(result.cell.size)}"
+            yield f"  {cell}: {result.choice}: {_ratio(result.ratio)}, {result.pairs}"
+
+
+def as_json(tuned: Tuned) -> Json:
+    """Return the whole outcome, for programs."""
+    return {**asdict(tuned), "notes": [public_notice(note).model_dump(mode="json") for note in tuned.notes]}

@@ -1,0 +1,474 @@
+"""Write report.md and report.html: the answer, tables, pictures, how far to trust the numbers, and the machine.
+
+In: the `View` of a run, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
+same document with the pictures inside, so that one file can be mailed. Packages describe their own measurements
+(`parts.Description`). An imported run is described as far as its files allow. The only statistic that is computed here
+is the median width of the intervals.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from collbench.catalog.collectives import OPERATIONS
+from collbench.model.conclusions import Summary
+from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
+from collbench.model.notices import CaseNotice
+from collbench.model.pages import page as page_of
+from collbench.model.projection import TABLES, grouped
+from collbench.model.records import Case, Failure, Run, Skip
+from collbench.model.units import (
+    FEW,
+    first_few,
+    format_bytes,
+    format_rate,
+    format_rounded_bytes,
+    format_seconds,
+    format_share,
+)
+from collbench.planning.footprint import checked_apart
+from collbench.report import blocks, findings, labels, machine_format, markdown, tables
+from collbench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
+from collbench.report.labels import NOTHING, counted, label, size_text
+from collbench.report.notices import sentence, sentences
+from collbench.report.page import page
+from collbench.report.plots import PICTURES, Picture
+from collbench.report.tables import (
+    MOST_SECTIONS,
+    NOTHING_MEASURED,
+    CaseTable,
+    answer_table,
+    case_details,
+    terminal_tables,
+    time_and_interval,
+)
+from collbench.report.view import View
+
+VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
+# Maximum number of tables in the answer, and of caveats above it on a terminal; tables and report have all.
+MOST_ANSWERED = MOST_CAVEATS = 3
+# Maximum number of kinds of collectives, and of rows per kind, for which the answer has tables.
+MOST_TABLED, MOST_ROWS = 2, 6
+REPORT = "report.md"
+# Maximum number of notes on single cases that the report lists.
+MOST_NOTES = 200
+NO_RANK = "none"
+# Scheduling of a case → words for it.
+SCHEDULING = {
+    "normal": "normal scheduling",
+    "batch": "gloo's loop threads under SCHED_BATCH (batch)",
+    "rr": "real-time scheduling (rr)",
+}
+# Pictures that are not folded, in addition to the first picture.
+UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
+# Kind of notice on a case that the tables show as a column.
+IN_COLUMNS = CaseNotice.STOPPED_EARLY
+
+
+def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
+    """Return the files of a report: name → content. folder: where its pictures are. output: where the files will be."""
+    address = os.path.relpath(folder, output)
+    files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
+    report = build(view, pictures, address)
+    return {
+        "summary.csv": machine_format.to_csv(view),
+        REPORT: markdown.written(report),
+        "report.html": page(report, str(getattr(report[0], "text", view.run.name)), files),
+    }
+
+
+def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
+    """Build the whole report: the answer comes first, and parts that only some readers need are folded.
+
+    folder: the path from the report to the pictures.
+    """
+    run, shown, descriptions = view.run, view.tables, view.descriptions
+    first, others = (
+        [
+            blocks.Picture(title, f"{folder}/{name}.png")
+            for number, (title, name) in enumerate(pictures)
+            if (number == 0 or name.startswith(UNFOLDED)) is wanted
+        ]
+        for wanted in (True, False)
+    )
+    package_blocks = [block for description in descriptions for block in description.body]
+    any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
+    pages = "".join(f", {description.page}" for description in descriptions if description.leads)
+    folded = [block for description in descriptions for block in description.folded]
+    return [
+        Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
+        in_line(" · ".join(_where(run))),
+        *(answer_blocks(view, listed=True) or [_no_answer(run)]),
+        *first,
+        *section("Failed", _failed(run)),
+        *tables.sections(shown),
+        *package_blocks,
+        *(findings.standing_out(view.analysis) if any_findings or shown or not package_blocks else []),
+        Heading("How far to trust it"),
+        *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
+        *fold("More pictures", others),
+        *fold("Everything about each case", _details(shown)),
+        *findings.folded(view.analysis),
+        *fold("Notes on single cases", _notes(view.calls)),
+        *(block for title, inner in folded for block in fold(title, inner)),
+        *fold("Left out", _left_out(run)),
+        *fold("Method: cases, machine and settings", [*items(_circumstances(view)), *method(view)]),
+        f"Words: {page_of('reading')} (at the end of report.html). Method: {page_of('method')}{pages}.",
+    ]
+
+
+def as_markdown(view: View) -> str:
+    """Return the whole report as Markdown without pictures, for standard output."""
+    return markdown.written(build(view))
+
+
+def _failed(run: Run) -> Blocks:
+    """Return a table of the measurements that failed: a row for each case and failure."""
+    failed = [(samples.case, samples.failure, samples.launch) for samples in run.samples if samples.failure is not None]
+    launches = grouped(failed, lambda measured: measured[:2])
+    columns: list[Column[tuple[Case, Failure]]] = [
+        left("case", lambda row: labels.span([row[0]])),
+        left("launch", lambda row: ", ".join(str(launch) for *_, launch in launches[row])),
+        left("kind", lambda row: row[1].kind),
+        left("rank", lambda row: NO_RANK if row[1].rank is None else str(row[1].rank)),
+        left("what happened", lambda row: row[1].text),
+    ]
+    return table(launches, columns)
+
+
+def _details(shown: Sequence[CaseTable]) -> Blocks:
+    """Return all details on each case, table by table; nothing if there are more than MOST_SECTIONS tables."""
+    blocks: Blocks = []
+    for each in shown if len(shown) <= MOST_SECTIONS else ():
+        blocks += [f"**{each.title}**"] if len(shown) > 1 else []
+        blocks += case_details(each.members)
+    return blocks
+
+
+def _notes(summaries: Sequence[Summary]) -> Blocks:
+    """Return the notices on single cases, except notices that the tables show as a column."""
+    noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != IN_COLUMNS)]
+    more = len(noted) - MOST_NOTES
+    columns: list[Column[tuple[Case, str]]] = [
+        left("case", lambda row: label(row[0])),
+        left("note", lambda row: in_line(row[1])),
+    ]
+    return [
+        *table(noted[:MOST_NOTES], columns),
+        *([f"And {more} more: column `warnings` of summary.csv."] if more > 0 else []),
+    ]
+
+
+def _left_out(run: Run) -> Blocks:
+    """Return a table of the skipped cases, by reason."""
+    columns: list[Column[list[Skip]]] = [
+        Column("cases", lambda skips: str(len(skips))),
+        left("which", lambda skips: labels.span([skip.case for skip in skips])),
+        left("why", lambda skips: sentence(skips[0].reason)),
+    ]
+    return table(grouped(run.plan.skips, lambda skip: (sentence(skip.reason), skip.case.backend)).values(), columns)
+
+
+def terminal(view: View) -> tuple[Blocks, Blocks]:
+    """Return the blocks that `run` and `report` print: first the tables, then caveats and the answer.
+
+    The answer comes first if a package's description `leads`: its tables explain the answer and exceed a screen.
+    """
+    reply = answer_blocks(view, listed=False) or [_no_answer(view.run)] * bool(view.run.samples)
+    more = len(view.caveats) - MOST_CAVEATS
+    lines = [f"note: {text}" for text in view.caveats[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
+    notes: Blocks = ["\n".join(lines)] if lines else []
+    first = any(description.leads for description in view.descriptions)
+    above, below = (reply, notes) if first else ([], [*notes, *reply])
+    # The tables of collectives, then the tables of packages.
+    package_blocks = [block for description in view.descriptions for block in description.brief]
+    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *package_blocks]
+    return [*above, *shown], below
+
+
+def problems(run: Run) -> list[str]:
+    """Return a sentence on the failed measurements and how many a resume would repeat; nothing if none failed."""
+    failed = [samples for samples in run.samples if samples.failure is not None]
+    lost = sum(not samples.final for samples in failed)
+    again = f"; collbench resume {run.path} measures {lost} of them again" if lost else ""
+    return [f"{len(failed)} of {len(run.samples)} measurements failed; the report says why{again}"] if failed else []
+
+
+# ── the answer ───────────────────────────────────────────────────────────────────────────────────
+def brief(view: View) -> str:
+    """Return the answer in one line: a warning if measurements are missing, and the first result."""
+    texts = answer(view) or [_no_answer(view.run)]
+    return " ".join(texts[: 1 + (view.analysis.incomplete is not None) + view.virtual])
+
+
+def answer(view: View) -> list[str]:
+    """Return the answer: missing measurements, main numbers, findings, and how far to trust the numbers.
+
+    Empty if no measurement is missing and nothing was measured.
+    """
+    return [text for part in _answer(view) for text in part]
+
+
+def answer_blocks(view: View, listed: bool) -> Blocks:
+    """Return the answer; with few kinds of collectives, their numbers are tables. listed: make sentences a list."""
+
+    def blocks(texts: Sequence[str]) -> Blocks:
+        return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
+
+    first, calls, rest = _answer(view)
+    timed = view.timed_tables
+    longest = max((len(each.columns) for each in timed), default=0)
+    fits = len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
+    titles = [each.title if len(timed) > 1 else each.name for each in timed]
+    written = [
+        block for title, each in zip(titles, timed, strict=True) for block in (f"**{title}**", *answer_table(each))
+    ]
+    return [*blocks(first), *(written if fits else blocks(calls)), *blocks(rest)]
+
+
+def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
+    """Return three parts: the text before the numbers, the numbers of collectives, and all other sentences."""
+    analysis, calls = view.analysis, _call_lines(view)
+    lines = [text for description in view.descriptions for text in description.answer]
+    stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
+    if stated:
+        more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
+        lines.append(f"**Stands out**: {stated[0]}{more}.")
+    missing = [] if analysis.incomplete is None else [f"**{sentence(analysis.incomplete)}**."]
+    virtual = [VIRTUAL_NOTE] * view.virtual
+    trust = [_trust(view)] if calls or lines else []
+    return [*virtual, *missing], calls, [*lines, *_stopped(view), *trust]
+
+
+def _call_lines(view: View) -> list[str]:
+    """Return a line for each of the first MOST_ANSWERED tables of collectives."""
+    timed = view.timed_tables
+    names = [each.name for each in timed]
+    lines = []
+    for each in timed[:MOST_ANSWERED]:
+        sure = replace(each, members=[s for s in each.members if not s.only_clock])
+        lines.append(f"**{each.name if names.count(each.name) == 1 else each.title}**: {_table_answer(sure)}")
+    more = len(timed) - MOST_ANSWERED
+    return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
+
+
+def _stopped(view: View) -> list[str]:
+    """State why or when a run with a budget stopped; empty without a budget."""
+    plan = view.run.plan
+    if plan.budget_s is None or view.analysis.incomplete is not None:
+        return []
+    target = plan.settings.sampling.relative_error
+    intervals = [s.time_s for s in view.calls if s.time_s is not None]
+    if target is not None and intervals and all(time.relative_half_width <= target for time in intervals):
+        return [f"Stopped: every interval is within {format_share(target)}."]
+    launches = max((s.launches for s in view.calls), default=0)
+    return [f"Stopped after {counted(launches, 'launch')}, with a budget of {plan.budget_s:g} s."] if launches else []
+
+
+def _trust(view: View) -> str:
+    """Return a sentence on typical and worst precision, on verification, and on the number of caveats."""
+    phrases = []
+    meaning, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
+    if len(widths) > 1:
+        worst = max(widths, key=lambda case: widths[case])
+        header = tables.columns(widths)[TABLES.column_of(worst)]
+        where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
+        typical = format_share(median(widths.values()))
+        phrases.append(f"typical {meaning} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
+    elif widths:
+        phrases.append(f"{meaning} within this run ±{format_share(next(iter(widths.values())))}")
+    elif any(s.time_s is not None for s in view.calls):
+        phrases.append("there is no interval, because there is only one launch")
+    phrases += [text for description in view.descriptions for text in description.precision]
+    count = len(view.caveats)
+    phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
+    return f"**Trust**: {'; '.join(phrases)}."
+
+
+def _table_answer(shown: CaseTable) -> str:
+    """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
+    if not shown.members:
+        return "no time, because the calls take as long as reading the clock."
+    size, smallest = shown.rows[0]
+    times = [
+        f"{time_and_interval(smallest[key])} with {header}" for key, header in shown.columns.items() if key in smallest
+    ]
+    answer = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
+    best = max(shown.members, key=lambda s: s.busbw or 0.0)
+    if best.busbw:
+        answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
+        answer += f"{shown.columns[TABLES.column_of(best.case)]})"
+    return f"{answer}."
+
+
+def _no_answer(run: Run) -> str:
+    """State why there is no number: nothing was measured, or all measurements failed."""
+    failures = [(samples.case, samples.failure) for samples in run.samples if samples.failure is not None]
+    if not failures:
+        return NOTHING_MEASURED
+    case, failure = failures[0]
+    return f"No number: {counted(len(failures), 'measurement')} failed; {label(case)}: {in_line(failure.text)}"
+
+
+def _verified(view: View) -> str:
+    """State whether the results were verified, and how many were wrong."""
+    run = view.run
+    wrong = sum(samples.failure is not None and samples.failure.kind == "wrong" for samples in run.samples)
+    if run.imported is not None and wrong:
+        return f"{counted(wrong, 'result')} WRONG by the tool's own check; no number is printed for them"
+    if run.imported is not None:
+        return "not verified by CollBench"
+    if wrong:
+        return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
+    own = [description.verified for description in view.descriptions if description.verified]
+    calls = any(not OPERATIONS[samples.case.op].verifies_itself for samples in run.samples)
+    apart = any(checked_apart(samples.case) for samples in run.samples)
+    failed = any(samples.failure is not None for samples in run.samples)
+    every = "every result that is shown was verified" if failed else "every result was verified"
+    how = "results of separate calls were verified, before and after timing" if apart else every
+    return "; ".join([*([how] if calls or not own else []), *own])
+
+
+# ── cases, machine and method ────────────────────────────────────────────────────────────────────
+def _subject(run: Run) -> str:
+    """Return the operations of the run, and the time when it began."""
+    operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
+    named = first_few(operations)
+    if run.imported is not None:
+        return f"{named}, imported"
+    return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _where(run: Run) -> list[str]:
+    """Return short texts on the run: its name, which has its time, the machine, and the version of torch."""
+    host: Any = run.environment[0].get("host", {}) if run.environment else {}
+    cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
+    cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
+    gpus = [gpu.get("name") for gpu in host.get("gpus", []) if "nccl" in {case.backend for case in run.plan.cases}]
+    machine = dict.fromkeys(gpus) or (cpu.get("model"), cores)
+    return [str(text) for text in (run.name, *machine, f"torch {torch}" if torch else "") if text]
+
+
+def _circumstances(view: View) -> list[str]:
+    """Return lines on the cases, the state of the run, the machine, its software, and the data."""
+    run, cases, summaries = view.run, view.run.plan.cases, view.analysis.summaries
+    session = run.environment[0] if run.environment else {}
+    lines = []
+    if cases:
+        sizes = [case.size_bytes for case in cases if case.size_bytes]
+        worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
+        backends = ", ".join(sorted({case.backend for case in cases}))
+        dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
+        what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
+        operations = dict.fromkeys(case.op for case in cases)
+        if len(operations) > FEW:
+            lines.append(f"**Operations**: {', '.join(operations)}")
+        launches = counted(run.plan.launches, "launch")
+        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {counted(len(cases), 'case')} × {launches}")
+    lines += [text for description in view.descriptions for text in description.circumstances]
+    done = sum(1 for samples in run.samples if samples.failure is None)
+    state = "imported" if run.imported is not None else run.manifest.get("status")
+    lines.append(
+        f"**State**: {state}; {done} of {run.plan.total} measurements good, {len(run.samples) - done} failed, "
+        f"{len(run.plan.skips)} cases skipped{duration(run.manifest) if run.imported is None else ''}"
+    )
+    if run.imported is not None:
+        files = [
+            f"{file.get('name')} (sha256 {str(file.get('sha256'))[:12]})" for file in run.imported.get("files", [])
+        ]
+        lines.append(f"**From**: {', '.join(run.imported.get('tool', []))}, imported; {', '.join(files)}")
+        machine: ReportedFacts = session.get("imported", {})
+        where = [", ".join(machine.get("hosts", [])), str(machine.get("devices", ""))]
+        if any(where):
+            lines.append(f"**On** (as the file says): {': '.join(filter(None, where))}")
+        if machine.get("nccl"):
+            lines.append(f"**With** (as the file says): NCCL {machine['nccl']}")
+    else:
+        lines += machine_lines(session)
+    lines.append(f"**Data**: {_verified(view)}")
+    timers = [s.timer_s for s in summaries if s.timer_s is not None]
+    if timers and run.imported is None:
+        lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
+    return lines
+
+
+def machine_lines(session: Session) -> list[str]:
+    """Return lines on the launcher, machine, GPUs and software, as far as they are known."""
+    lines = []
+    if "job" in session:
+        names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
+        hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
+        job = session["job"]
+        lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {first_few(names)}")
+    host: HostFacts = session.get("host", {})
+    if not host:
+        return lines
+    cpu = host.get("cpu", {})
+    lines.append(
+        f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
+        f"{format_rounded_bytes(host.get('memory_bytes', 0))} of memory, kernel {host.get('kernel')}"
+        + (", in a virtual machine" if cpu.get("hypervisor") == "yes" else "")
+    )
+    lines += [f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}" for gpu in host.get("gpus", [])]
+    # The versions of NCCL and MPI that the ranks had loaded.
+    ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
+    loaded = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
+    libraries = [f"{name}{version}" for name, versions in loaded.items() for version in sorted(filter(None, versions))]
+    software = [
+        f"torch {host.get('packages', {}).get('torch')}",
+        f"Python {host.get('python')}",
+        f"CollBench {host.get('collbench')} (commit {host.get('commit')})",
+    ]
+    return [*lines, f"**With**: {', '.join([*software, *libraries])}"]
+
+
+def duration(manifest: Manifest) -> str:
+    """Format the duration of a run as `; took 62.8 s`; empty if it is unknown."""
+    started, finished = manifest.get("started"), manifest.get("finished")
+    if not started or not finished:
+        return ""
+    seconds = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+    return f"; took {format_seconds(seconds)}"
+
+
+def method(view: View) -> Blocks:
+    """Describe how the numbers were measured: a line on calls, and a line per package that has its own method."""
+    package_methods = [description.method for description in view.descriptions if description.method]
+    summaries = view.calls or ([] if package_methods else view.analysis.summaries)
+    calls = [method_of_calls(view.run, summaries)] if summaries else []
+    return [*calls, *package_methods] or ["How measured: nothing was measured."]
+
+
+def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
+    """Return a line on how collectives were measured. summaries: at least one."""
+    cases = [s.case for s in summaries]
+    metrics = " and ".join(dict.fromkeys(map(labels.metric_name, cases)))
+    if run.imported is not None:
+        several = run.plan.launches > 1
+        launches = f"geometric mean over {run.plan.launches} launches" if several else "one launch, so no intervals"
+        return (
+            f"How measured: not by CollBench, but by {', '.join(run.imported.get('tool', []))} · {metrics} · "
+            f"{' / '.join(run.imported.get('statistic', []))} · {launches} · size is the total in bytes, "
+            "GB = 10⁹ bytes"
+        )
+    # In a job, ranks share no memory for a barrier (docs/method.md, "The barrier").
+    barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
+    clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
+    counts = [s.iterations // s.launches for s in summaries if s.launches] or [0]
+    each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
+    iterations, launches = ("–".join(map(str, sorted({min(n), max(n)}))) for n in (counts, each))
+    buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
+    kinds = list(dict.fromkeys(c.scheduling for c in cases))
+    scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
+    settings = run.plan.settings
+    order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
+    return (
+        f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
+        f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
+        f"{scheduling}{buffers}{order} · "
+        "each table states the meaning of size, GB = 10⁹ bytes"
+    )

@@ -1,0 +1,148 @@
+"""Write the lists that `list` prints on a terminal.
+
+In: manifests, the tables of operations and backends, configurations. Out: blocks. Loads neither pandas nor the model
+of configurations, so that `list` answers quickly.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from collbench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
+from collbench.catalog.collectives import OPERATIONS, PLACES
+from collbench.catalog.operation import Operation
+from collbench.catalog.variables import AT_START, TUNING
+from collbench.model.facts import Manifest
+from collbench.model.notices import Notice
+from collbench.model.pages import page
+from collbench.model.records import Case, Json
+from collbench.model.units import format_bytes, format_rate
+from collbench.report import wording
+from collbench.report.blocks import Blocks, Column, keyed, left, table
+from collbench.report.labels import NOTHING, ranks_text
+from collbench.report.notices import sentence
+from collbench.report.parts import parts
+
+# Bus factor at 4 ranks → its formula.
+FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
+
+
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────
+def runs(entries: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
+    """Return one line per run. entries: names, manifests, and (number of cases, best result) from the summaries."""
+    columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
+        left("run", lambda row: row[0]),
+        left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
+        left("status", lambda row: wording.state(cast("Manifest", row[1]))),
+        Column("cases", lambda row: row[2][0]),
+        left("best result", lambda row: row[2][1]),
+    ]
+    return table(entries, columns)
+
+
+def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    """Return the number of measured cases in a summary, and the best result."""
+    measured = [row for row in rows if row.get("time_s")]
+    for part in parts():
+        if (best_of_part := part.best(measured)) is not None:
+            return str(len(measured)), best_of_part
+    best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
+    if not float(best.get("busbw") or 0):
+        return str(len(measured)), NOTHING
+    size = format_bytes(int(best["size_bytes"]))
+    rate = format_rate(float(best["busbw"]))
+    return str(
+        len(measured)
+    ), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
+
+
+# ── the catalog ──────────────────────────────────────────────────────────────────────────────────
+def operations() -> Blocks:
+    """Return the table of operations, if possible on one line each: which bytes size counts, and the bus factor."""
+    columns: list[Column[Operation]] = [
+        left("operation", lambda op: op.name),
+        # The whole sentence is in the notes on the tables of a run.
+        left(
+            "size: the bytes …",
+            lambda op: re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING,
+        ),
+        left("bus factor", _factor),
+    ]
+    hint = f"Missing operations of a backend: list backends. The options of each: {page('configuration')}."
+    return [*table(OPERATIONS.values(), columns), hint]
+
+
+def _factor(op: Operation) -> str:
+    """Return busbw / algbw as a formula, or its value at 4 ranks if FACTORS has no formula for it."""
+    value = op.bus_factor(4) if op.bus_factor is not None else None
+    return NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
+
+
+def _lacks(op: str, backend: str) -> str:
+    """Describe what the backend does not support for this operation, apart from its limits for all operations."""
+    table, operation = BACKENDS[backend], OPERATIONS[op]
+    missing = unsupported_operation(op, table)
+    if missing is not None:
+        return sentence(missing)
+    lacks = [f"no {', '.join(sorted(table.unsupported_dtypes_of[op]))}"] if op in table.unsupported_dtypes_of else []
+    for place in operation.placements[1:]:  # the first is the usual one
+        if unsupported_by_backend(Case(op, backend, 2, "float32", 2**20, placement=place)) is not None:
+            lacks.append(f"not {PLACES[place]}")
+    return "; ".join(lacks)
+
+
+def backends(missing: Mapping[str, Notice]) -> Blocks:
+    """Return the tables of backends: whether they can be used here, and what they do not support."""
+
+    def named(names: Iterable[str]) -> str:
+        return ", ".join(sorted(names)) or NOTHING
+
+    usable: list[Column[Backend]] = [
+        left("backend", lambda b: b.name),
+        left("device", lambda b: b.device),
+        left("what it is", lambda b: b.description),
+        left("usable here", lambda b: sentence(missing[b.name]) if b.name in missing else "yes"),
+    ]
+    unsupported: list[Column[Backend]] = [
+        left("backend", lambda b: b.name),
+        left("unsupported dtypes", lambda b: named(b.unsupported_dtypes)),
+        left("moved but not reduced", lambda b: named(b.unsupported_reduce_dtypes)),
+        left("unsupported reduce ops", lambda b: named(b.unsupported_reduce_ops)),
+        left(
+            "unsupported operations",
+            lambda b: named(op for op in OPERATIONS if unsupported_operation(op, b) is not None),
+        ),
+    ]
+    single: list[Column[str]] = [left("operation", lambda op: op)]
+    single += keyed([(name, name) for name in BACKENDS], _lacks, "left")
+    limited = [op for op in OPERATIONS if any(_lacks(op, name) for name in BACKENDS)]
+    several = BACKENDS.values()
+    limits = ["Unsupported for single operations:", *table(limited, single)]
+    return [*table(several, usable), *table(several, unsupported), *limits]
+
+
+def variables() -> Blocks:
+    """Return the environment variables that may be set for ranks, by the library that they tune."""
+    names_by_library: dict[str, list[str]] = {}
+    for name, library in TUNING.items():
+        names_by_library.setdefault(library, []).append(name)
+    names_by_library["sides of ab only"] = sorted(AT_START)
+    return [
+        *(f"{library}: {', '.join(names)}" for library, names in names_by_library.items()),
+    ]
+
+
+def configs(files: Sequence[Path]) -> Blocks:
+    """Return the names of configurations, with the first sentence of their comment, and the folders of the files."""
+
+    def purpose(path: Path) -> str:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        comment = " ".join(line.lstrip("# ") for line in head if "yaml-language-server" not in line)
+        return re.split(r"(?<=\.) ", comment, maxsplit=1)[0]
+
+    columns: list[Column[Path]] = [left("name", lambda path: path.stem), left("what it is for", purpose)]
+    folders = ", ".join(dict.fromkeys(str(path.parent) for path in files))
+    return [*table(files, columns), f"Files: {folders}. run NAME measures one; a path of your own ends in .yaml."]

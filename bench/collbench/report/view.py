@@ -1,0 +1,88 @@
+"""Gather once the contents of a report; the terminal, documents, formats for programs and pictures render them.
+
+In: a `Run` and its analysis. Out: a `View`, whose parts are made when the first renderer needs them. It has the
+summaries of collectives; each package describes the cases that the package measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from collbench.catalog.collectives import OPERATIONS
+from collbench.model.conclusions import Analysis, Summary
+from collbench.model.errors import ConfigError
+from collbench.model.notices import RunNotice
+from collbench.model.records import Case, Run
+from collbench.report.notices import sentences
+from collbench.report.parts import Description, parts
+from collbench.report.tables import CaseTable, tables
+
+
+@dataclass(frozen=True)
+class View:
+    """The contents of a report on a run."""
+
+    run: Run
+    analysis: Analysis
+
+    @cached_property
+    def of_calls(self) -> "View":
+        """The view of the collectives, without the cases of packages' operations."""
+        summaries = tuple(s for s in self.analysis.summaries if OPERATIONS[s.case.op].rank is None)
+        samples = [samples for samples in self.run.samples if OPERATIONS[samples.case.op].rank is None]
+        return View(replace(self.run, samples=samples), replace(self.analysis, summaries=summaries))
+
+    def only(self, fields: Mapping[str, object]) -> "View":
+        """Return the view of the cases that have these values: name of a field of a case → value.
+
+        Raises ConfigError if no case has them.
+        """
+
+        def wanted(case: Case) -> bool:
+            return all(case.value(name) == value for name, value in fields.items())
+
+        run, plan = self.run, self.run.plan
+        summaries = tuple(s for s in self.analysis.summaries if wanted(s.case))
+        if not summaries:
+            requested = ", ".join(f"{name} {value}" for name, value in fields.items())
+            there = "; ".join(
+                f"{name}: {', '.join(map(str, dict.fromkeys(s.case.value(name) for s in self.analysis.summaries)))}"
+                for name in fields
+            )
+            raise ConfigError(f"{run.name}: no case with {requested}; it has {there or 'no cases'}")
+        skips = tuple(skip for skip in plan.skips if wanted(skip.case))
+        samples = [samples for samples in run.samples if wanted(samples.case)]
+        return View(
+            replace(run, samples=samples, plan=replace(plan, skips=skips)), replace(self.analysis, summaries=summaries)
+        )
+
+    @property
+    def calls(self) -> Sequence[Summary]:
+        """The summaries of collectives."""
+        return self.of_calls.analysis.summaries
+
+    @cached_property
+    def tables(self) -> list[CaseTable]:
+        """The summaries of collectives in tables."""
+        return tables(self.calls)
+
+    @property
+    def timed_tables(self) -> list[CaseTable]:
+        """The tables without the cases that have no time."""
+        return [timed for timed in (each.timed for each in self.tables) if timed.members]
+
+    @cached_property
+    def descriptions(self) -> list[Description]:
+        """The packages' descriptions of the run, in the order of the table of packages."""
+        return [part.describe(self.run, self.analysis) for part in parts()]
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """Sentences with caveats: of packages, then of the run, the gravest first; without missing measurements."""
+        rest = (notice for notice in self.analysis.notices if notice.kind is not RunNotice.INCOMPLETE)
+        return [*(text for description in self.descriptions for text in description.caveats), *sentences(rest)]
+
+    @property
+    def virtual(self) -> bool:
+        """Whether a case was measured on virtual GPUs."""
+        return any(summary.virtual for summary in self.analysis.summaries)

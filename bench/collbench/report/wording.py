@@ -1,0 +1,94 @@
+"""Write sentences for values that other modules return: one function for each kind of value.
+
+In: values. Out: text for the terminal. Decides nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from collbench.model.comparisons import Absence, SessionDifference, Unpaired
+from collbench.model.facts import Manifest, Measurements, Session
+from collbench.model.notices import Notice
+from collbench.model.records import Ending, EndReason
+from collbench.report.notices import sentence
+
+
+def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
+    """State why a run cannot be resumed here, and how to go on. differences: the blocking differences."""
+    both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
+    job, hosts = recorded.get("job"), ", ".join(str(host.get("hostname")) for host in recorded.get("hosts", []))
+    how = f" by {job['launcher']} with {job['ranks']} ranks on {hosts}," if job else ""
+    return (
+        f"{path}: these times cannot become one number with those measured before ({both}): start collbench resume "
+        f"{path}{how} as it was measured, or start a new run"
+    )
+
+
+def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]) -> str:
+    """State why two runs cannot be on one side of a comparison."""
+    both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
+    return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
+
+
+def state(manifest: Manifest) -> str:
+    """Return the status of a run, and how many measurements failed or are missing, as far as it is recorded."""
+    status, counts = str(manifest.get("status")), manifest.get("measurements")
+    names = Measurements.__annotations__
+    # `list` reads manifests that nothing has checked.
+    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
+    return ", ".join([status, *(lacking(counts) if counts and complete else [])])
+
+
+def lacking(counts: Measurements) -> list[str]:
+    """Return how many measurements of a run failed, and how many are missing; empty if it has all."""
+    failed, missing = counts["failed"], max(0, counts["planned"] - counts["made"])
+    return [
+        *([f"{failed} of {counts['made']} failed"] if failed else []),
+        *([f"{missing} of {counts['planned']} missing"] if missing else []),
+    ]
+
+
+def interrupted_after(path: Path, counts: Measurements | None) -> str:
+    """State what is kept of a run that was interrupted while its report was written."""
+    lacks = [] if counts is None else lacking(counts)
+    kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
+    again = f"; collbench resume {path} measures the lost cases" if lacks else ""
+    return f"interrupted; {kept}; measured cases are kept, and collbench report {path.name} shows it{again}"
+
+
+def absence(case: Unpaired) -> str:
+    """State why a case has no time on the other side."""
+    detail = " ".join((sentence(case.detail) if isinstance(case.detail, Notice) else case.detail).split())
+    return {Absence.FAILED_ONCE: f"in a launch: {detail}"}.get(case.why, detail or case.why.value)
+
+
+def ended(ending: Ending, budget_s: float | None) -> str:
+    """State why the measurement of two sides ended."""
+    match ending.reason:
+        case EndReason.DECIDED:
+            return f"decided after {ending.pairs} pairs"
+        case EndReason.SAME:
+            return f"all are the same after {ending.pairs} pairs"
+        case EndReason.BUDGET:
+            budget = "" if budget_s is None else f" of {budget_s:g} s"
+            return f"the budget{budget} was spent after {ending.pairs} pairs"
+        case EndReason.MOST_PAIRS:
+            return f"stopped at the limit of {ending.pairs} pairs"
+        case EndReason.INTERRUPTED:
+            return "interrupted: collbench resume goes on"
+
+
+def unused_allocation(tasks: int, nodes: int) -> str:
+    """State that a run by hand uses one host of a Slurm allocation, and how to use all tasks."""
+    return (
+        f"this Slurm allocation has {tasks} tasks on {nodes} node{'s' * (nodes > 1)}, and this command measures "
+        "this host alone. To use all of them: srun collbench …"
+    )
+
+
+def started_again(attempt: int) -> str:
+    """State why a job that torchrun has started again does not measure again."""
+    return (
+        f"torchrun started this job again (attempt {attempt + 1}), which would measure the whole configuration again: "
+        "measured cases are kept; go on with torchrun … collbench resume, and use --max-restarts=0"
+    )

@@ -1,1 +1,0 @@
-"""The data that flows through CollBench, and its errors and units. Imports nothing else of `bench`."""

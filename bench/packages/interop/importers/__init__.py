@@ -1,5 +1,0 @@
-"""Import the output of other tools: `assembly` lists the readers and makes a run of their readings.
-
-A reader takes a `readings.Source` and the user's `readings.Options` and returns a `readings.Reading`. Nothing here
-writes or prints. `bench/packages/replay/importers` reads the recordings of jobs.
-"""
