@@ -128,7 +128,7 @@ list: .venv/.installed  ## List the runs
 ##@ Develop
 check: lint test-all  ## Everything a change must pass; the README's commands are among the tests
 
-lint: .venv/.installed-dev  ## Check style and types; print lines and files a room
+lint: .venv/.installed-dev  ## Check style, types and the budgets of lines
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy

@@ -159,12 +159,13 @@ def test_the_core_names_no_operation_and_no_option_of_a_package():
     assert named == []
 
 
-def test_rooms_keep_to_their_budgets():
-    lines = {room: rooms.lines_of(rooms.folder_of(room))[1] for room in rooms.BUDGETS}
-    assert {room: count for room, count in lines.items() if count > rooms.BUDGETS[room]} == {}
-    assert sum(count for room, count in lines.items() if room not in rooms.PACKAGES) <= rooms.CORE
-    folders = [*BENCH.glob("*/__init__.py"), *BENCH.glob("packages/*/__init__.py")]
-    assert {path.parent.name for path in folders} == {*rooms.BUDGETS, "packages"}
+@pytest.mark.parametrize(
+    ("count", "budget", "words"),
+    [(100, 100, []), (100, 120, []), (101, 100, ["remove 1"]), (100, 121, ["--lower"]), (5, None, ["remove 5"])],
+)
+def test_a_budget_fails_below_what_is_there_and_far_above_it(count, budget, words):
+    problems = rooms.wrong({"model": count}, {"model": budget} if budget else {})
+    assert len(problems) == len(words) and all(word in line for word, line in zip(words, problems, strict=True))
 
 
 def test_the_law_has_one_direction():

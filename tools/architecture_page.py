@@ -95,7 +95,10 @@ def first_sentence(path: Path) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    listed = [f"| `{name}/` | {first_sentence(rooms.folder_of(name) / '__init__.py')} |" for name in rooms.PACKAGES]
+    listed = [
+        f"| `{name}/` | {first_sentence(rooms.PACKAGE / 'packages' / name / '__init__.py')} |"
+        for name in rooms.PACKAGES
+    ]
     table = "\n".join(["| package | what it adds |", "|---|---|", *listed])
     lines = [FLOW.replace("PACKAGES", table)]
     folders = sorted({path.parent for path in BENCH.rglob("*.py")}, key=lambda folder: folder.parts)
