@@ -10,7 +10,7 @@ SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint site test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick prove-weekly \
+  diagnose list doctor equivalence check lint site test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures prove prove-quick prove-weekly \
   bench-self versions clean
 
 help:  ## Show this list
@@ -173,19 +173,12 @@ test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Compare what is reported 
 	@$(PY) -m pytest proof/virtual_gpu -q --numprocesses 2 --dist worksteal $(if $(QUICK),-m "not slow")
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
-	@$(PY) -m tools.architecture_page
 	@$(PY) -m tools.schemas
 	@$(PY) -m tools.configuration_page
-	@$(PY) -m tools.notices_page
-	@$(PY) -m tools.errors_page
 	@$(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
 	@$(PY) -m tools.example_pictures
-
-coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/develop/coverage.md
-	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
-	@$(PY) -m tools.coverage_page everything > docs/develop/coverage.md
 
 versions: .venv/.installed-dev  ## Does it work with the oldest and the newest packages? Each Python here; downloads gigabytes (ARGS="--pythons 3.11")
 	@$(PY) -m tools.versions $(ARGS)

@@ -10,8 +10,6 @@ import pickle
 import re
 import subprocess
 import sys
-import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -353,65 +351,6 @@ def test_fields_are_documented_above_them():
     assert [f"{module}: {name}" for module, tree in TREES.items() for name in glosses(tree)] == []
     wrong = 'class A:\n    """One.\n\n    size: in bytes.\n    """\n\n    size: int\n'
     assert list(glosses(ast.parse(wrong))) == ["A.size"]
-
-
-def test_the_page_of_words_has_60_terms_or_fewer():
-    rows = re.findall(r"^\| (?!term \|)(.+?) \|", (ROOT / "docs/develop/words.md").read_text(), re.MULTILINE)
-    assert 40 < len(set(rows)) == len(rows) <= 60
-
-
-# Words that readers stumbled over; words.md has terms for them.
-RETIRED = re.compile(
-    r"\bstands? for\b|drawn together|\bin the mean\b|\bmend(s|ed)?\b|\bwhoever\b|\bNone where\b|^Of each\b|\bso many\b|"
-    r"\btold\b|\balike\b|\bhardships?\b|\boccasions?\b|\beach two\b",
-    re.I,
-)
-# The same for names of functions, parameters and variables.
-RETIRED_NAME = re.compile(r"^_?ones?$|(^|_)(told|said|tells?|alike|beside|stands|everyone|occasions?|hardships?)(_|$)")
-# Pages that list names or were written by another program.
-NOT_PROSE = {"architecture.md", "coverage.md"}
-
-
-def texts_of(path: Path) -> Iterator[str]:
-    """Yield the docstrings, comments and messages of a module; the whole text of a page."""
-    text = path.read_text()
-    if path.suffix == ".md":
-        yield text
-        return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            yield node.value
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string.lstrip("# ")
-
-
-def test_no_text_has_retired_words():
-    pages = [page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if page.name not in NOT_PROSE]
-    retired = {
-        path.name: words
-        for path in [*(ROOT / "bench" / "collbench").rglob("*.py"), *pages]
-        for text in texts_of(path)
-        if (words := [found[0] for found in RETIRED.finditer(text)])
-    }
-    assert retired == {}
-    assert RETIRED.search("Of each suspect: the residuals") and not RETIRED.search("For each suspect")
-
-
-def names_of(path: Path) -> Iterator[str]:
-    """Yield the names that a module defines: functions, parameters, variables and, in lower case, classes."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield name
-            case ast.ClassDef(name=name):
-                yield name.lower()
-
-
-def test_no_name_is_a_retired_word():
-    retired = {path.name: name for path in FILES.values() for name in names_of(path) if RETIRED_NAME.search(name)}
-    assert retired == {}
-    assert RETIRED_NAME.search("of_told") and RETIRED_NAME.search("one") and not RETIRED_NAME.search("one_line")
 
 
 def test_modules_that_texts_name_exist():

@@ -16,7 +16,6 @@ from collbench.report import notices
 from collbench.report.notices import sentence
 from collbench.store import encoding
 from conftest import ROOT
-from tools import errors_page, notices_page
 
 SOURCES = sorted((ROOT / "bench" / "collbench").rglob("*.py"))
 # Set of kinds → the value that its notices get later than the other values.
@@ -148,9 +147,12 @@ def test_reasons_and_replays_survive_the_way_to_a_rank():
     assert sentence(left) == "3 × broadcast left out: broadcast needs 2 ranks or more"
 
 
-def test_the_page_is_made_from_the_tables():
-    assert notices_page.PAGE.read_text() == notices_page.page(), "make docs"
-    assert errors_page.PAGE.read_text() == errors_page.page(), "make docs"
+def test_the_list_has_each_kind_with_its_sentence_and_remedy(warm):
+    done = warm("list", "notices")
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()[2:]} >= {kind.value for kind in kinds()}
+    assert "INCOMPLETE: <missing> of <planned> measurements missing" in done.stdout
+    assert "go on with collbench resume <path>" in done.stdout
 
 
 # ── no code reads prose ──────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ FORMATS = {
 
 # Listings that packages add (name → the function that writes it), and the names of all listings of `list`.
 OF_PACKAGES = {name: listing for package in PACKAGES for name, listing in package.lists.items()}
-LISTINGS = ("runs", "operations", "backends", "configs", "variables", *OF_PACKAGES)
+LISTINGS = ("runs", "operations", "backends", "configs", "variables", "notices", *OF_PACKAGES)
 if TYPE_CHECKING:
     from collbench.model.records import Json
 
@@ -173,6 +173,8 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
             show(listings.backends(host.machine().backends_missing))
         case "variables":
             show(listings.variables())
+        case "notices":
+            show(listings.notices())
         case "configs":
             show(listings.configs([*names.files()]))
         case _:

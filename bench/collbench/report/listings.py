@@ -6,6 +6,7 @@ of configurations, so that `list` answers quickly.
 
 import itertools
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -15,14 +16,15 @@ from collbench.catalog.collectives import OPERATIONS, PLACES
 from collbench.catalog.operation import Operation
 from collbench.catalog.variables import AT_START, TUNING
 from collbench.model.facts import Manifest
-from collbench.model.notices import Notice
+from collbench.model.notices import Notice, NoticeKind
 from collbench.model.pages import page
 from collbench.model.records import Case, Json
-from collbench.model.units import format_bytes, format_rate
+from collbench.model.units import counted, format_bytes, format_rate
 from collbench.report import wording
 from collbench.report.blocks import Blocks, Column, keyed, left, table
 from collbench.report.labels import NOTHING, ranks_text
 from collbench.report.notices import sentence
+from collbench.report.notices import table as sentences
 from collbench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -132,6 +134,33 @@ def variables() -> Blocks:
     return [
         *(f"{library}: {', '.join(names)}" for library, names in names_by_library.items()),
     ]
+
+
+def notices() -> Blocks:
+    """Return one line per kind of notice: its name, sentence and remedy, with names in place of values."""
+    columns: list[Column[NoticeKind]] = [
+        left("kind", str),
+        left("sentence", lambda kind: _readable(sentences()[kind].text)),
+        left("remedy", lambda kind: _readable(sentences()[kind].remedy)),
+    ]
+    return table([*sentences()], columns)
+
+
+def _readable(template: str) -> str:
+    """Return a template with the names of its values in angle brackets in place of the values."""
+
+    def named(name: str | None, spec: str | None) -> str:
+        if name is None:
+            return ""
+        word = f"<{name.replace('_', ' ')}>"
+        match (spec or "").partition(" "):
+            case "count", _, noun:
+                return f"{word} {counted(2, noun).partition(' ')[2]}"
+            case "after", _, rest:
+                return f"[{rest.partition('|')[0]}{word}]"
+        return word
+
+    return "".join(text + named(name, spec) for text, name, spec, _ in string.Formatter().parse(template))
 
 
 def configs(files: Sequence[Path]) -> Blocks:

@@ -61,7 +61,7 @@ class PublicInterval(PublicModel):
 
 
 class PublicNotice(PublicModel):
-    """A fact that a reader must know in addition to the numbers (docs/notices.md lists the kinds)."""
+    """A fact that a reader must know in addition to the numbers (`collbench list notices` has the kinds)."""
 
     kind: NoticeName = about("for programs; each kind has one sentence")
     text: Text = about("its sentence")
