@@ -215,6 +215,20 @@ def launcher():
 
 
 @pytest.fixture
+def also_svg(monkeypatch):
+    """Write each picture also as SVG, in which text stays text."""
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+
+    def saved(figure: Figure, path: Path) -> None:
+        save(figure, path)
+        save(figure, path.with_suffix(".svg"))
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+
+
+@pytest.fixture
 def cli(tmp_path: Path) -> CommandLine:
     """Return a command line that starts a process per command."""
     return CommandLine(tmp_path)

@@ -37,7 +37,7 @@ frame.addEventListener("load", () => {
     needed: root.scrollWidth,
     back: back,
     contrast: Math.min(...contrast),
-    images: images.length + page.querySelectorAll("figure svg").length,
+    images: images.length,
     missing: images.filter(image => !image.complete || !image.naturalWidth).map(image => image.alt),
     broken: [...page.querySelectorAll("td[style*=right]")].filter(cell => {
       const text = page.createRange();

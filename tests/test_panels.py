@@ -145,7 +145,7 @@ def lab(colour: str):
 def test_a_default_is_named_next_to_another_value():
     modes = [
         Case("all_reduce", "gloo", n, "float32", size, scheduling=mode)
-        for mode in ("normal", "batch") for n in (2, 4) for size in SIZES
+        for mode in ("normal", "batch") for n in (2, 4, 8) for size in SIZES
     ]  # fmt: skip
     (figure,) = sizes.time_against_size(RUN, analysis(modes))
     for line in ("normal, 2 ranks", "batch, 4 ranks"):

@@ -282,7 +282,7 @@ def test_the_numbers_arrive_in_every_format(result):
     assert int(suite.get("tests")) == len(result.changes) + 2
 
 
-def test_the_picture_shows_exposed_communication(result, tmp_path):
+def test_the_picture_shows_exposed_communication(result, tmp_path, also_svg):
     path = draw_comparison(result, tmp_path / "a-vs-b")
     assert path.stat().st_size > 10_000
     drawn = path.with_suffix(".svg").read_text()

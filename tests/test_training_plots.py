@@ -39,7 +39,7 @@ def svg(figure) -> str:
     return file.getvalue()
 
 
-def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
+def test_every_picture_is_drawn_with_its_units(comparison, tmp_path, also_svg):
     few = replace(
         comparison,
         results=tuple(replace(r, timeline=r.timeline if n < 3 else None) for n, r in enumerate(comparison.results)),

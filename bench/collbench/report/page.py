@@ -15,13 +15,6 @@ from collbench.model.visible import visible
 from collbench.report.blocks import Align, Block, Code, Fold, Heading, Items, Picture, Table
 
 READING = Path(__file__).parents[1] / "docs" / "reading.md"
-# Larger SVG files, from pictures with a mark for each sample, make the page slow; the PNG file is used instead.
-MOST_SVG_BYTES = 300_000
-# Elements of matplotlib's SVG files.
-DRAWN = {
-    *("svg", "metadata", "rdf:RDF", "cc:Work", "cc:Agent", "dc:type", "dc:date", "dc:format", "dc:creator", "dc:title"),
-    *("defs", "style", "g", "path", "use", "rect", "clipPath", "text", "title"),
-}
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
 # A table or picture that is wider than the page scrolls in a box of its own.
@@ -47,10 +40,9 @@ td[style*="right"] { white-space: nowrap; }
 td[style*="left"] { min-width: 8em; max-width: 40em; }
 table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img, figure svg { width: 935px; max-width: 100%; min-width: 600px; height: auto; box-sizing: border-box;
+img { width: 935px; max-width: 100%; min-width: 600px; height: auto; box-sizing: border-box;
   background: #fff; border: 1px solid var(--line); border-radius: 4px; }
-figure { margin: 0; } figcaption label { margin-right: 1.2em; white-space: nowrap; }
-@media (prefers-color-scheme: dark) { img, figure svg { filter: invert(.88) hue-rotate(180deg); } }
+@media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
 h1 + p { color: var(--strong); margin-top: -.6em; }
 h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
 nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
@@ -64,30 +56,18 @@ details > *:not(summary) { margin-left: .4em; }
   table { font-size: inherit; } table.wide { font-size: 7px; } th, td { padding: .1em .4em; }
   .box { overflow: visible; background: none; margin: .5em 0; }
   td[style*="left"] { min-width: 0; }
-  img, figure svg { width: 60%; min-width: 0; } figcaption { display: none; }
+  img { width: 60%; min-width: 0; }
   h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
 }
 """
-# Opens folded parts before printing, and adds a checkbox for each series below a picture with several series.
+# Opens folded parts before printing.
 _SCRIPT = """
-addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure").forEach(figure => {
-  const named = [...figure.querySelectorAll("[data-name]")], boxes = document.createElement("figcaption");
-  if (named.length < 2) return;
-  named.forEach(group => {
-    const label = document.createElement("label"), box = document.createElement("input");
-    box.type = "checkbox"; box.checked = true;
-    box.onchange = () => figure.querySelectorAll(`[data-series="${group.dataset.series}"]`).forEach(
-      one => { one.style.display = box.checked ? "" : "none"; });
-    label.append(box, " " + group.dataset.name); boxes.append(label);
-  });
-  figure.append(boxes);
-}));
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
 """
 
 
 def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> str:
-    """Return the blocks as HTML. pictures: address → PNG file; an SVG file next to it is used if it is small."""
+    """Return the blocks as HTML. pictures: address → PNG file."""
     names: list[str] = []
     parts = [_html(block, names, pictures) for block in blocks]
     names.append("How to read this report")
@@ -122,7 +102,8 @@ def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
         case Picture(title, address):
             if address not in pictures:
                 return f"<p>{_marked(title)}</p>"
-            return BOX.format(_picture(pictures[address], html.escape(title)))
+            content = base64.b64encode(pictures[address].read_bytes()).decode()
+            return BOX.format(f'<img src="data:image/png;base64,{content}" alt="{html.escape(title)}">')
         case Code(text):
             return f"<pre><code>{html.escape(visible(text))}\n</code></pre>"
         case Fold(summary, inner):
@@ -166,22 +147,3 @@ def _policy() -> str:
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _only_draws(drawing: str) -> bool:
-    """Return whether an SVG has only matplotlib's elements and links, and no handlers: the file may be foreign."""
-    links = re.findall(r"href\s*=\s*[\"']?([^\"'\s>]*)", drawing)
-    harmless = all(link.startswith("#") for link in links) and not re.search(r"[\s\"'/]on\w+\s*=", drawing)
-    return harmless and set(re.findall(r"<(?:/(?=[^\s/>]))?([^\s/>]*)", drawing)) <= DRAWN
-
-
-def _picture(file: Path, title: str) -> str:
-    """Return a picture. SVG with series becomes part of the page, so that series can be hovered and switched off."""
-    vector = file.with_suffix(".svg")
-    chosen = vector if vector.is_file() and vector.stat().st_size <= MOST_SVG_BYTES else file
-    content = chosen.read_bytes()
-    drawing = "<svg" + content.decode(errors="replace").partition("<svg")[2]
-    if chosen is vector and "data-series=" in drawing and _only_draws(drawing):
-        return f'<figure aria-label="{title}">{drawing}</figure>'
-    kind = "svg+xml" if chosen is vector else "png"
-    return f'<img src="data:image/{kind};base64,{base64.b64encode(content).decode()}" alt="{title}">'

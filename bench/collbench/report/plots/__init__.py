@@ -1,7 +1,7 @@
 """Draw pictures of runs: the table of all pictures, with file name, title and drawing function of each.
 
-In: a run and its analysis. Out: PNG, SVG and PDF files. To add a picture, add a line to PICTURES and a function
-(run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
+In: a run and its analysis. Out: PNG files, for a paper also SVG and PDF. To add a picture, add a line to PICTURES and
+a function (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ PICTURES = (
 
 
 def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
-    """Draw the pictures for which the run has data, as PNG, SVG and PDF; remove old pages. paper: fit a column."""
+    """Draw the pictures for which the run has data; remove old pages. paper: fit a column, also as SVG and PDF."""
     folders.make_folder(folder)
     for kind in PICTURES:
         shown = view if kind in OF_PACKAGES else view.of_calls

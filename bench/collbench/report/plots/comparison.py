@@ -1,6 +1,6 @@
 """Draw comparisons: changes between two runs or between two sides in pairs, and changes of times over many runs.
 
-In: a `Comparison` or `Trend` values. Out: PNG, SVG and PDF. Verdicts differ by colour *and* by marker, and markers are
+In: a `Comparison` or `Trend` values. Out: PNG files. Verdicts differ by colour *and* by marker, and markers are
 filled if a verdict is decided and hollow if it is not, so that they can be distinguished in black and white. Every
 interval is drawn.
 """

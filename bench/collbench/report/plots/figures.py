@@ -9,8 +9,6 @@ of the panels of a page are written once, above them. Each metric begins a new p
 `sizes` draws into them.
 """
 
-import html
-import io
 import math
 import re
 import textwrap
@@ -19,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib import rc_context
@@ -65,24 +62,7 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Points:
-    """Data of a drawn line that matplotlib does not keep."""
-
-    # Limits of the intervals; NaN if the interval is unknown.
-    low: Any
-    high: Any
-    # The band that is drawn between the limits; None for bars.
-    band: Any
-    # Formats an x value.
-    named: Callable[[int], str]
-
-
-# Drawn line → its data.
-_INTERVALS: WeakKeyDictionary[Any, _Points] = WeakKeyDictionary()
-# A marker in an SVG file.
-_POINT = re.compile("(<use [^>]*?)/>")
-# PNG for Markdown, SVG for the page, PDF for papers.
+# PNG for the report; the style `paper` has the others, too.
 SUFFIXES = (".png", ".svg", ".pdf")
 # Style `paper`, for one and for two columns: width in inches; letter size; height without legend; columns of a legend.
 PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
@@ -117,55 +97,15 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
 def save(figure: Figure, path: Path, paper: bool = False) -> None:
-    """Save a figure as PNG, SVG and PDF. Raises StoreError with the file that cannot be written."""
+    """Save a figure as PNG, for a paper also as SVG and PDF. Raises StoreError with the file that cannot be written."""
     if paper:
         _fit_paper(figure)
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)  # with any engine, also "none", savefig draws everything twice
-    for suffix in SUFFIXES:
+    for suffix in SUFFIXES if paper else SUFFIXES[:1]:
         with folders.naming(path.with_suffix(suffix)):
-            if suffix == ".svg":
-                path.with_suffix(suffix).write_text(_with_titles(figure), encoding="utf-8")
-            else:
-                figure.savefig(path.with_suffix(suffix))
-
-
-def _with_titles(figure: Figure) -> str:
-    """Return the figure as SVG: its points show value and interval on hovering, and its series have names.
-
-    The HTML page switches a series off by its `data-series`.
-    """
-    series = [(axes, drawn) for axes in figure.axes for drawn in axes.containers if drawn[0] in _INTERVALS]
-    for number, (_, drawn) in enumerate(series):
-        band = _INTERVALS[drawn[0]].band
-        for place, artist in enumerate((*drawn[1], *drawn[2], *([band] if band else []))):
-            artist.set_gid(f"series-{number}-{place}")
-        drawn[0].set_gid(f"series-{number}")
-    text = io.StringIO()
-    figure.savefig(text, format="svg")
-    made = text.getvalue()
-    for number, (axes, drawn) in enumerate(series):
-        name = html.escape(str(drawn.get_label()))
-        titles = [html.escape(f"{drawn.get_label()}, {point}") for point in _point_texts(axes, drawn[0])]
-        begin, mark, rest = made.partition(f'<g id="series-{number}">')
-        group, end, behind = rest.partition("\n   </g>")
-        if mark and len(_POINT.findall(group)) == len(titles):  # matplotlib leaves out points beyond the figure
-            left = iter(titles)
-            group = _POINT.sub(lambda match: f"{match[1]}><title>{next(left)}</title></use>", group)  # noqa: B023 - called here
-        made = f'{begin}<g data-series="{number}" data-name="{name}">{group}{end}{behind}' if mark else made
-        made = re.sub(rf'<g id="series-{number}-\d+">', f'<g data-series="{number}">', made)
-    return made
-
-
-def _point_texts(axes: Axes, line: Any) -> list[str]:
-    """Format each point of a line as `1 MiB: 2.0 ms [1.9 – 2.1 ms]`, with the values as their axis writes them."""
-    points = _INTERVALS[line]
-    written = axes.yaxis.get_major_formatter()
-    return [
-        f"{points.named(int(x))}: {written(y)}" + (f" [{written(low)} – {written(high)}]" if low < y < high else "")
-        for x, y, low, high in zip(line.get_xdata(), line.get_ydata(), points.low, points.high, strict=True)
-    ]
+            figure.savefig(path.with_suffix(suffix))
 
 
 def _fit_paper(figure: Figure) -> None:
@@ -310,19 +250,19 @@ def with_intervals(
     interval: tuple[list[float], list[float]],
     style: int,
     name: str,
-    named: Callable[[int], str] = format_bytes,
 ) -> None:
     """Draw one line of values with their intervals: a band if all of several values have an interval, else bars.
 
-    interval: lower and upper limits. style: number of the line. named: formats an x value.
+    interval: lower and upper limits. style: number of the line.
     """
     values = np.array(y)
     # A limit equal to the value means that no interval is known: nothing is drawn.
     low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
     colour = COLOURS[style % len(COLOURS)]
     band = len(values) > 1 and not np.isnan(low).any() and not np.isnan(high).any()
-    filled = axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0) if band else None
-    drawn = axes.errorbar(
+    if band:
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.errorbar(
         x,
         values,
         yerr=None if band else [np.maximum(values - low, 0), np.maximum(high - values, 0)],
@@ -335,7 +275,6 @@ def with_intervals(
         markersize=5,
         linewidth=1.5,
     )
-    _INTERVALS[drawn[0]] = _Points(low, high, filled, named)
 
 
 # ── panels and pages ─────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from collbench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_t
 MOST_ROWS, MOST_NUMBERS = 6, 16
 # Characters in a line of a histogram's title, whose letters are smaller than in the title of the figure.
 ROW_TITLE = 122
+# Fewer times than this show no distribution.
+FEWEST_TIMES = 100
 # Bars of a histogram per decade of times, and the narrowest axis: the ratio of its limits.
 BARS_A_DECADE, NARROWEST = 40, 4
 
@@ -78,7 +81,13 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
 
     All share one axis of times, so that a delay that does not depend on the size shows as modes below one another.
     """
+    times_by_case: dict[Case, list[Any]] = defaultdict(list)
+    for samples in run.samples:
+        if samples.failure is None and samples.timed is not None:
+            times_by_case[samples.case].append(samples.timed.slowest_s)
+    times_of = {case: np.concatenate(launches) for case, launches in times_by_case.items()}
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
+    good = [s for s in good if len(times_of[s.case]) >= FEWEST_TIMES]
     stalled = sorted(
         (s for s in good if s.stall), key=lambda s: -s.stall.share * (s.stall.slow_s - s.stall.fast_s) if s.stall else 0
     )
@@ -91,11 +100,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     kind = "those that stall most" if len(stalled) > MOST_ROWS else "all that stall" if stalled else "none stalls"
     text = f"Distribution of the times: {len(chosen)} of {counted(len(good), 'case')}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
-    launches: dict[Case, list[Any]] = {s.case: [] for s in chosen}
-    for samples in run.samples:
-        if samples.case in launches and samples.failure is None and samples.timed is not None:
-            launches[samples.case].append(samples.timed.slowest_s)
-    times_of = {case: np.concatenate(parts) for case, parts in launches.items()}
+    times_of = {s.case: times_of[s.case] for s in chosen}
     # The bars reach from the shortest time to nearly the longest: a single iteration must not widen the axis.
     low = 0.95 * min(times.min() for times in times_of.values())
     high = 1.1 * max(np.quantile(times, 0.995) for times in times_of.values())

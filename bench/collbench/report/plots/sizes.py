@@ -1,9 +1,8 @@
-"""Draw time and bandwidth against size, with models and bounds, and time against world size.
+"""Draw time and bandwidth against size, with bounds, and time against world size.
 
 In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from collbench.model.conclusions import LINK_AS_GIVEN, Analysis, Bound, Fit, Summary
+from collbench.model.conclusions import LINK_AS_GIVEN, Analysis, Bound, Summary
 from collbench.model.projection import grouped
 from collbench.model.records import Run
-from collbench.model.units import first_few, format_bytes, format_rate
+from collbench.model.units import first_few, format_rate
 from collbench.report.labels import counted, ranks_text, size_text
 from collbench.report.plots import figures
 from collbench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
@@ -27,6 +26,8 @@ FAR_BOUND = 4
 LINEAR_WITHIN = 20
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
+# A line through two numbers of ranks says no more than the table.
+FEWEST_WORLDS = 3
 # Labels of world sizes that fit below a panel.
 MOST_WORLDS = 8
 # Labels of sizes that fit below a single panel, and below each of several panels.
@@ -34,23 +35,16 @@ MOST_SIZES_ALONE, MOST_SIZES_BESIDE = 10, 5
 # An interval that reaches further beyond all values is cut at the edge of the picture: with two or three launches,
 # intervals of the mean can span decades, and the axis would show nothing else.
 FAR_INTERVAL = 10
-# With more lines than this, fitted models hide the measured values.
-MOST_FITTED = 3
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Draw mean times with intervals, one line per world size, and fitted models if a panel has few lines."""
+    """Draw mean times with intervals, one line per world size."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = figures.pages("Time over message size", _properties(run, analysis), shown, left_out)
     for page in made:
-        placed = list(_placed(page, _size))
-        lines = Counter(axes for axes, *_ in placed)
-        for axes, style, line, x in placed:
-            times = _draw_times(axes, line, x, style)
-            if lines[axes] <= MOST_FITTED:
-                _draw_models(axes, analysis.fits, line, style)
-            _draw_choices(axes, line, x, times, style)
+        for axes, style, line, x in _placed(page, _size):
+            _draw_choices(axes, line, x, _draw_times(axes, line, x, style), style)
         log_time_axis(page.places[0][0])
         _finish(page, _size, time_label(run))
     return [page.figure for page in made]
@@ -88,7 +82,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     made = figures.pages("Time over the number of ranks", _properties(run, analysis), shown)
     for page in made:
         for axes, style, line, x in _placed(page, _world):
-            _draw_times(axes, line, x, style, ranks_text)
+            _draw_times(axes, line, x, style)
         log_time_axis(page.places[0][0])
         _finish(page, _world, time_label(run))
     return [page.figure for page in made]
@@ -114,9 +108,9 @@ def by_ranks(members: list[Summary]) -> list[Line]:
 
 
 def _by_size(members: list[Summary]) -> list[Line]:
-    """Return lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
+    """Return lines of at most MOST_SIZES sizes, the largest first; only sizes with FEWEST_WORLDS world sizes."""
     summary_by_case = {summary.case: summary for summary in members}
-    rows = [row for row in size_rows(list(summary_by_case)) if len(row) > 1]
+    rows = [row for row in size_rows(list(summary_by_case)) if len(row) >= FEWEST_WORLDS]
     lines = []
     for place in reversed(spread(list(range(len(rows))), MOST_SIZES)):
         row = sorted(rows[place], key=lambda case: case.world_size)
@@ -168,14 +162,12 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
 
 
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────
-def _draw_times(
-    axes: Axes, line: Line, x: Sequence[float], style: int, named: Callable[[int], str] = format_bytes
-) -> list[float]:
+def _draw_times(axes: Axes, line: Line, x: Sequence[float], style: int) -> list[float]:
     """Draw the times of a line with their intervals; return the times."""
     times = [s.time_s for s in line.members if s.time_s]
     values = [t.value for t in times]
     limits = [t.low for t in times], [t.high for t in times]
-    figures.with_intervals(axes, x, values, limits, style, line.name, named)
+    figures.with_intervals(axes, x, values, limits, style, line.name)
     return values
 
 
@@ -209,18 +201,6 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
         markeredgecolor="#888888",
         label="NCCL chooses otherwise",
     )
-
-
-def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
-    """Draw the fitted model as a broad pale line in the colour of its series."""
-    for fit in (fit for fit in fits if fit.case == line.members[0].case):
-        for segment in fit.segments:
-            sizes = np.geomspace(segment.low, segment.high, 50)
-            times = segment.alpha_s + sizes * segment.beta_s_per_byte
-            colour = COLOURS[style % len(COLOURS)]
-            axes.plot(sizes, times, color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt", zorder=1)
-        if fit.segments:
-            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="fitted: start-up time + size / rate")
 
 
 def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float) -> None:
