@@ -76,11 +76,11 @@ def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
     stream = timer._stream
     prepare = lambda most: [timer._workload.call]  # noqa: E731
     stream.make_events(60)
-    timed = stream.timed(prepare, 12, rest, rest, True)
+    timed = stream.timed(prepare, 12, rest, rest)
     assert timed.late == [False] * 10 + [True, False]
-    stream.timed(prepare, 40, rest, rest, True)
+    stream.timed(prepare, 40, rest, rest)
     began = device.host_ns
-    stream.timed(prepare, 1, rest, rest, True)
+    stream.timed(prepare, 1, rest, rest)
     assert device.host_ns - began < 2 * LEAST_BACKLOG_NS
 
 
@@ -125,7 +125,7 @@ def test_a_rank_whose_host_enqueues_slower_is_not_late(depth):
         timer, _ = measured(device, calls, case(depth=depth))
         stream = timer._stream
         stream.make_events(40)
-        timed = stream.timed(lambda most: [calls], 40, rest, rest, True)
+        timed = stream.timed(lambda most: [calls], 40, rest, rest)
         ready[dispatch_ns] = [
             events[0]._at_ns - start for events, start in zip(stream._events, timed.starts, strict=True)
         ]
@@ -275,20 +275,3 @@ def test_an_asynchronous_call_ends_when_it_is_done_and_not_when_it_is_waited_for
     device.synchronize()
     _, durations = marks.stamps()
     assert durations[0] == pytest.approx(RUNS_NS, abs=20 * US) and durations[1] > 890 * US
-
-
-def test_pauses_of_a_replay_pass_on_the_device_too():
-    """The pause of 500 µs lies between two calls of 10 µs: behind other work it would be over before they begin."""
-    device = SimulatedDevice()
-    call = device.call(10 * US)
-
-    class Paused(Calls):
-        pauses = True
-
-    def step():
-        call()
-        device.waits(500 * US)
-        call()
-
-    block = CaseTimer(Paused(step), case(), rest, rest, device, device.aligned_at(0)).measure(4)
-    assert all(ns > 500 * US for ns in block["duration_ns"]) and "dispatch_bound" not in block

@@ -54,18 +54,6 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     assert replay_of(run.plan.settings, case)
 
 
-def test_requested_pauses_are_made(warm):
-    assert (
-        warm(
-            "replay", saved(warm.folder), "--world-size", "2", "--set", "replay.gaps=recorded", "--no-plots", *QUICK
-        ).returncode
-        == 0
-    )
-    timed = warm.only_run().samples[0].timed
-    # pauses of 0.6 + 1 + 2.8 + 1 ms, without the calls
-    assert np.min(timed.duration_ns) > 5_000_000
-
-
 def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
     """Ranks 0 and 1 send to ranks 2 and 3, which make one more reduction; each rank checks its results."""
 

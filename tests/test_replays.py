@@ -25,8 +25,8 @@ def recorded(*calls, world=2, others=()):
     return CallList("Kineto", "nccl", world, tuple(ranks))
 
 
-def made(*calls, world=2, here=2, backend="gloo", gaps=False, others=()):
-    return replays.replay(recorded(*calls, world=world, others=others), backend, here, gaps)
+def made(*calls, world=2, here=2, backend="gloo", others=()):
+    return replays.replay(recorded(*calls, world=world, others=others), backend, here)
 
 
 def ran(ran_s, duration_s, **more):
@@ -162,28 +162,6 @@ def test_a_recording_without_anything_to_make_is_refused():
     assert caught.value.reasons == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
 
 
-def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():
-    calls = [ran(0.000, 0.010), ran(0.013, 0.010), ran(0.023, 0.010), ran(0.040, 0.010)]
-    pauses = [call.pause_s for call in made(*calls, gaps=True).of(0).calls]
-    assert pauses == pytest.approx([0.0, 0.003, 0.0, 0.007])
-    assert all(call.pause_s == 0 for call in made(*calls).of(0).calls)
-
-
-def test_serial_calls_that_were_enqueued_together_stay_serial_with_their_pauses():
-    """Calls run 10 ms apart, but by times of enqueueing, within 0.1 ms, they would be asynchronous without pauses."""
-    calls = [ran(0.010 * number, 0.001, start_s=1e-5 * number) for number in range(6)]
-    result = made(*calls, gaps=True)
-    assert {result.cases[call.case].call for call in result.of(0).calls} == {"sync"}
-    assert [call.pause_s for call in result.of(0).calls] == pytest.approx([0.0] + [0.009] * 5)
-
-
-def test_pauses_are_refused_if_only_enqueueing_was_recorded():
-    enqueued = [replace(REDUCE, start_s=0.01 * number, duration_s=0.001) for number in range(3)]
-    with pytest.raises(ForeignError, match="only a timeline"):
-        made(*enqueued, gaps=True)
-    assert not any(call.after or call.pause_s for call in made(*enqueued).of(0).calls)
-
-
 def test_only_calls_recorded_as_asynchronous_are_asynchronous():
     calls = [ran(0.0, 0.010, start_s=0.0), ran(0.011, 0.010, start_s=0.001), ran(0.030, 0.010, asynchronous=True)]
     result = made(*calls)
@@ -197,9 +175,8 @@ def test_calls_that_ended_before_a_call_ran_are_waited_for():
         ran(0.006, 0.004),
         ran(0.020, 0.001),
     ]
-    result = made(*calls, gaps=True)
+    result = made(*calls)
     assert [call.after for call in result.of(0).calls] == [(), (), (0,), (1,)]
-    assert [call.pause_s for call in result.of(0).calls] == pytest.approx([0.0, 0.002, 0.001, 0.010])
 
 
 def test_the_last_of_equal_steps_is_replayed():

@@ -43,8 +43,6 @@ class Workload(ABC):
     # True if the calls wait on the host until the device has done something, so that nothing can be enqueued behind
     # them, and only the host's clock can time them.
     waits_on_host = False
-    # True if the operation idles between its calls.
-    pauses = False
 
     @abstractmethod
     def prepare(self) -> Call:
@@ -100,7 +98,7 @@ class Wrapped(Workload):
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
-        self.waits_on_host, self.pauses = inner.waits_on_host, inner.pauses
+        self.waits_on_host = inner.waits_on_host
 
     def prepare(self) -> Call:
         return self._inner.prepare()

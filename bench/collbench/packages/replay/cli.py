@@ -69,8 +69,7 @@ def replay(
     """Read Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
 
     With all ranks' files, replay separates moving data from waiting for late ranks, and each rank makes its own calls.
-    The backend is nccl if two ranks have a GPU each, otherwise gloo; --set 'backends=[gloo]' chooses, and --set
-    replay.gaps=recorded lets ranks pause between calls as the job did.
+    The backend is nccl if two ranks have a GPU each, otherwise gloo; --set 'backends=[gloo]' chooses.
     """
     if look:
         return _look(traces, save, plots, format)

@@ -147,7 +147,6 @@ class ReplayedStep:
     recorded_world: int | None
     # Sentence that states whose calls are made, if ranks do not make their own recorded calls; else "".
     stand_in: str
-    gaps: bool
     time: Interval
     recorded: RecordedTime | None
     kinds: tuple[ReplayedKind, ...]

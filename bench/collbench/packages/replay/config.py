@@ -1,8 +1,6 @@
 """Define the section `replay` of a configuration: the files of a recorded job."""
 
-from typing import Annotated
-
-from collbench.config.fields import OneOf, Several, Strict, key
+from collbench.config.fields import Several, Strict, key
 from collbench.config.section import PackageSection
 from collbench.packages.replay.replayed_calls import NAME
 
@@ -13,9 +11,6 @@ class ReplaySection(Strict):
     recording: Several[str] = key(
         "Files of the job: traces, one for each rank, a folder or archive of them, or a list of calls.",
         ["job/rank0.json", "job/rank1.json"],
-    )
-    gaps: Annotated[str, OneOf(("none", "recorded"), "kind of gaps")] = key(
-        "With recorded, ranks pause between calls as the job did.", "recorded", default="none"
     )
 
 

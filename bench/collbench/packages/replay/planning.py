@@ -82,7 +82,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
     replays: dict[str, Replay] = {}
     cases: dict[str, Case] = {}
     for backend, n in worlds(config, machine):
-        replayed = replay(kept[NAME], backend, n, section.gaps == "recorded")
+        replayed = replay(kept[NAME], backend, n)
         shared = oversubscribed(config, machine, backend, n)
         for options in option_values(config, operation, n):
             options["metric"] = ONE_BY_ONE
@@ -96,14 +96,8 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
     return Expansion(unchecked=list(cases.values()), complete=complete)
 
 
-def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:
-    """Return the replay of one step. Raises ForeignError if no call can be replayed, or if wanted gaps are unknown."""
-    calls = [call for rank in recorded.ranks for call in rank.calls]
-    if gaps and not any(call.ran_s is not None for call in calls):
-        raise ForeignError(
-            f"{recorded.ranks[0].source}: gaps: recorded: the file has no times of calls; only a timeline of the "
-            f"device or of gloo's threads does (Kineto), and a {recorded.kind} has none; allowed: none"
-        )
+def replay(recorded: CallList, backend: str, world_size: int) -> Replay:
+    """Return the replay of one step. Raises ForeignError if no call can be replayed."""
     steps, step_notices = _last_step(recorded)
     builder = _Builder(recorded, steps, backend, world_size)
     lists, stand_in = builder.lists()
@@ -122,10 +116,9 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
     return Replay(
         source=source,
         cases=cases,
-        lists=tuple(ReplayedList(number, _in_turn(made, number_of, gaps)) for number, made in lists),
+        lists=tuple(ReplayedList(number, _in_turn(made, number_of)) for number, made in lists),
         recorded_world=recorded.world_size,
         stand_in=stand_in,
-        gaps=gaps,
         changes=changes,
     )
 
@@ -133,9 +126,9 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
 def case_of(replayed: Replay, base: Case) -> Case:
     """Return the case that represents a replay, with the backend and world size of `base`.
 
-    Its key contains a hash of the calls and pauses, not of other facts in the recording.
+    Its key contains a hash of the calls, not of other facts in the recording.
     """
-    order = [[(call.case, call.after, round(call.pause_s, 9)) for call in made.calls] for made in replayed.lists]
+    order = [[(call.case, call.after) for call in made.calls] for made in replayed.lists]
     cases = [asdict(replace(case, asked_bytes=0)) for case in replayed.cases]
     for fields in cases:
         del fields["asked_bytes"]  # it does not distinguish cases
@@ -501,31 +494,17 @@ def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
     return into if into else out
 
 
-# ── order of the calls, and pauses ───────────────────────────────────────────────────────────────
-def _in_turn(made: Made, number_of: Mapping[Case, int], gaps: bool) -> tuple[ReplayedCall, ...]:
-    """Return the calls of a rank. Before a call, the rank waits for asynchronous calls that ended before it began.
-
-    A pause lasts from the end of the rank's earlier calls to the begin of this call. If the previous call is
-    asynchronous and still in progress, the pause lasts from the begin of the previous call.
-    """
+# ── order of the calls ──────────────────────────────────────────────────────────────────────────
+def _in_turn(made: Made, number_of: Mapping[Case, int]) -> tuple[ReplayedCall, ...]:
+    """Return the calls of a rank. Before a call, the rank waits for asynchronous calls that ended before it began."""
     calls, under_way = [], dict[int, float]()
-    latest: float | None = None  # time from which the rank could make the next call, by the recording's clock
     for at, (place, call, case) in enumerate(made):
         began = call.ran_s
         ended = {earlier: end for earlier, end in under_way.items() if began is not None and end <= began}
-        pause_s = 0.0
-        if began is not None:
-            latest = max([*([] if latest is None else [latest]), *ended.values()], default=None)
-            if gaps and latest is not None:
-                pause_s = max(0.0, began - latest)
-            latest = began
-        calls.append(ReplayedCall(number_of[case], place, tuple(sorted(ended)), pause_s))
+        calls.append(ReplayedCall(number_of[case], place, tuple(sorted(ended))))
         under_way = {earlier: end for earlier, end in under_way.items() if earlier not in ended}
-        if began is not None and call.duration_s is not None:
-            if case.call == "async":
-                under_way[at] = began + call.duration_s
-            else:
-                latest = began + call.duration_s
+        if began is not None and call.duration_s is not None and case.call == "async":
+            under_way[at] = began + call.duration_s
     return tuple(calls)
 
 

@@ -16,7 +16,7 @@ from collbench.model.records import Case, Settings
 from collbench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, ReplayedCall, replay_of
 from collbench.rank.barrier import BarrierOperation
 from collbench.rank.collectives import COLLECTIVES, Call, rest
-from collbench.rank.device import Device, Event, idle
+from collbench.rank.device import Device, Event
 from collbench.rank.group import Group
 from collbench.rank.parts import RankPart, RankPlace
 from collbench.rank.tensors import Arena, TensorOperation
@@ -37,7 +37,6 @@ class ReplayOperation(Workload):
         ]
         self._asynchronous = [replay.cases[call.case].call == "async" for call in self._calls]
         self.waits_on_host = any(work.waits_on_host for work in self._inner)
-        self.pauses = any(call.pause_s for made in replay.lists for call in made.calls)
         # Calls of one communicator end in order; waits for calls of different communicators need separate streams.
         groups = list(dict.fromkeys(case.groups for case in replay.cases))
         self._lanes = [groups.index(replay.cases[call.case].groups) for call in self._calls]
@@ -81,15 +80,13 @@ class ReplayOperation(Workload):
 def make_step(
     planned: Sequence[ReplayedCall], calls: Sequence[Call], asynchronous: Sequence[bool], marks: Marks
 ) -> None:
-    """Make the calls with their pauses; before a call, wait for the asynchronous calls in its `after`."""
+    """Make the calls; before a call, wait for the asynchronous calls in its `after`."""
     pending: dict[int, Any] = {}
     marks.begin()
     for number, (plan, call) in enumerate(zip(planned, calls, strict=True)):
         for earlier in plan.after:
             if earlier in pending:
                 marks.over(earlier, pending.pop(earlier))
-        if plan.pause_s:
-            idle(plan.pause_s)
         marks.start(number)
         work = call()
         if asynchronous[number] and work is not None:

@@ -47,8 +47,6 @@ class ReplayedCall:
     recorded: int
     # Positions of earlier asynchronous calls that the rank waits for before this call.
     after: tuple[int, ...] = ()
-    # Pause between that wait and this call, in which the rank makes no call.
-    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,6 @@ class Replay:
     recorded_world: int | None = None
     # Sentence that states whose calls the ranks make; empty if each rank makes the same calls as in the job.
     stand_in: str = ""
-    # True if the pauses are as recorded.
-    gaps: bool = False
     # Notices on the differences from the recording.
     changes: tuple[Notice, ...] = ()
 
@@ -88,7 +84,7 @@ class Replay:
 class Recording:
     """The name of a replay in a case."""
 
-    # Hash of the calls and of the pauses between them.
+    # Hash of the calls.
     digest: str
     # Number of calls per step, on the rank that makes the most calls.
     calls: int

@@ -91,7 +91,6 @@ def _step(
         source=replay.source,
         recorded_world=replay.recorded_world,
         stand_in=replay.stand_in,
-        gaps=replay.gaps,
         time=_interval([launch.own.sum(axis=2).mean(axis=1) for launch in calls]),
         recorded=job.total if job is not None else None,
         kinds=tuple(sorted(rows, key=lambda row: -row.time.value)),
