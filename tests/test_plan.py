@@ -280,7 +280,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_sizes_are_skipped():
         (["groups=[strided:2:serial]", "metrics=[pipelined]"], "timed call by call"),
         (["operations=[broadcast]", "roots=[9]"], "there is no rank 9: it has 4 ranks, from 0"),
         (["operations=[sendrecv_ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
-        (["ctas=[4]"], "need NCCL"),
+        (["memory=[registered]"], "needs NCCL"),
         (["metrics=[graph]"], "metric graph needs GPUs"),
         (["operations=[broadcast]", "placements=[out]"], "works only in place"),
         (["placements=[out]"], "torch's all_reduce works in place"),

@@ -166,7 +166,7 @@ def unsupported_by_backend(case: Case) -> Notice | None:
     """Return the first reason why the case's backend cannot run it; None if it can."""
     backend, op = BACKENDS[case.backend], case.op
     elements = case.size_bytes // dtype_named(case.dtype).itemsize
-    if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
+    if backend.device != "cuda" and case.memory != "plain":
         return notice(SkipNotice.NEEDS_NCCL)
     if (reason := _unsupported_metric(case)) is not None:
         return reason

@@ -307,7 +307,6 @@ class CoreConfig(Strict):
         {"NCCL_ALGO": ["Ring", "Tree"]},
         default={},
     )
-    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = of_option("ctas", [0, 8], advanced=True)
     memory: Several[Memory] = of_option("memory", ["plain", "registered"], advanced=True)
     alignments: Several[Alignment] = of_option("alignment", ["aligned", "unaligned"], advanced=True)
     splits: Annotated[

@@ -228,13 +228,6 @@ class Case:
         key="env",
         needs_processes=True,
     )
-    ctas: int = option(
-        0,
-        "blocks (CTAs) that NCCL may use for a communicator; 0: its choice",
-        "{} CTAs",
-        key="ctas",
-        needs_processes=True,
-    )
     memory: str = option(
         "plain",
         "where buffers come from: torch (plain), NCCL, which allocates and registers them (registered), or windows at "

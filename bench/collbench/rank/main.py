@@ -87,7 +87,7 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
     if job.probe:
         log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": str(_log_of(context))}
         environment.apply(log.items())
-    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
+    with joined(context, job.launch.backend, job.settings.timeout_s, kind.scheduling) as group:
         yield group
 
 

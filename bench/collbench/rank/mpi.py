@@ -104,12 +104,10 @@ class MpiGroup(Group):
 
 
 @contextmanager
-def joined(
-    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
-) -> Iterator[Group]:
+def joined(context: RankContext, backend: str, timeout_s: float, scheduling: str = "normal") -> Iterator[Group]:
     """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
-    timeout_s, ctas, scheduling: not used, because MPI has none of them; the parent ends a hang.
+    timeout_s, scheduling: not used, because MPI has none of them; the parent ends a hang.
     """
     in_job = context.rendezvous.startswith("tcp:")  # also for a job on this host only
     if in_job:

@@ -64,10 +64,10 @@ def looked() -> Json:
 
 
 def joined(
-    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
+    context: RankContext, backend: str, timeout_s: float, scheduling: str = "normal"
 ) -> contextlib.AbstractContextManager[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it."""
-    return JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas, scheduling)
+    return JOINED[BACKENDS[backend].library](context, backend, timeout_s, scheduling)
 
 
 def facts(group: Group, backend: str) -> Json:

@@ -46,7 +46,6 @@ class TorchGroup(Group):
         # The group in which results are gathered; None for the world.
         control: dist.ProcessGroup | None,
         barrier: Callable[[], object],
-        ctas: int = 0,
         # Scheduling as in a case; it also applies to further groups.
         scheduling: str = "normal",
         # Called after each group that is made, because many groups take longer to make than a rank may be silent.
@@ -57,7 +56,7 @@ class TorchGroup(Group):
         calls = LibraryCalls({name: collective.call for name, collective in COLLECTIVES.items()}, barrier_of)
         super().__init__(rank, world_size, device, calls)
         self.barrier, self._tick = barrier, tick
-        self._backend, self._control, self._ctas, self._scheduling = backend, control, ctas, scheduling
+        self._backend, self._control, self._scheduling = backend, control, scheduling
         self._timeout = timeout
         self._alone: Subgroup | None = None
         if device.enqueues:
@@ -96,26 +95,24 @@ class TorchGroup(Group):
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
         if together and self.device.enqueues:  # one by one, each of 256 pairs of nodes would split the world again
             ranks = [list(members) for members in division.groups]
-            return dist.split_group(split_ranks=ranks, timeout=self._timeout, pg_options=_options(self._ctas))
+            return dist.split_group(split_ranks=ranks, timeout=self._timeout)
         # torch requires that every rank makes every group, in the same order.
         handles = []
         with _scheduled(self._backend, self._scheduling, int(number is not None)):
             for members in division.groups:
-                options: Any = {"timeout": self._timeout, "backend": self._backend, "pg_options": _options(self._ctas)}
+                options: Any = {"timeout": self._timeout, "backend": self._backend}
                 handles.append(dist.new_group(list(members), **options))
                 self._tick()
         return None if number is None else handles[number]
 
 
 @contextmanager
-def joined(
-    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
-) -> Iterator[Group]:
+def joined(context: RankContext, backend: str, timeout_s: float, scheduling: str = "normal") -> Iterator[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it.
 
     Raises RuntimeError if a member of the control group does not know the key of the launch.
 
-    ctas: CTAs of NCCL's communicators; 0: NCCL chooses. scheduling: as in a case; only `batch` is applied here, because
+    scheduling: as in a case; only `batch` is applied here, because
     real-time scheduling must begin before torch starts threads.
     """
     device = torch.device("cpu")
@@ -136,7 +133,6 @@ def joined(
             world_size=context.world_size,
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
-            pg_options=_options(ctas),
         )
         joined_ns = (began, time.perf_counter_ns() - began)
         control = dist.new_group(backend="gloo", timeout=timeout)
@@ -149,7 +145,6 @@ def joined(
         device_of(device),
         control,
         barrier,
-        ctas,
         scheduling,
         context.tick,
         timeout,
@@ -229,15 +224,6 @@ def plain_objects() -> Iterator[None]:
 def shared_gpu(rank: int) -> dict[str, str]:
     """Return environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
     return SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
-
-
-def _options(ctas: int) -> Any:
-    """Return options of a process group with exactly `ctas` CTAs (CUDA blocks); None if it is 0: NCCL chooses."""
-    if not ctas:
-        return None
-    options = dist.ProcessGroupNCCL.Options()
-    options.config.min_ctas = options.config.max_ctas = ctas
-    return options
 
 
 @contextlib.contextmanager

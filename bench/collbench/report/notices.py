@@ -396,7 +396,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.LACKS_DTYPE: Sentence("{backend} has no {what} of {dtype}"),
     SkipNotice.LACKS_ALONE: Sentence("{backend} has no {what} of {dtype} with one rank"),
     SkipNotice.ONLY_COPIES: Sentence("{backend} copies {dtype} and does not reduce it"),
-    SkipNotice.NEEDS_NCCL: Sentence("ctas and registered memory need NCCL on GPUs"),
+    SkipNotice.NEEDS_NCCL: Sentence("registered memory needs NCCL on GPUs"),
     SkipNotice.METRIC_NEEDS_GPUS: Sentence("metric {metric} needs GPUs: {metric:what is timed}"),
     SkipNotice.METRIC_OF_TORCH: Sentence("metric {metric} is for torch's operations on buffers"),
     SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot include {op}, which waits on the CPU"),

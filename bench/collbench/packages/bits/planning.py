@@ -24,7 +24,7 @@ BLOCK = 4096
 CALLS = 2
 # Options of a case that must not change the bits of its result. Root, reduce op and dtype change the result itself.
 VARIED = {
-    "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "ctas", "memory", "oversubscribed",
+    "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "memory", "oversubscribed",
     "alignment",
 }  # fmt: skip
 # Operations that send another share to each rank: a smaller message's share is the beginning of a larger message's.
