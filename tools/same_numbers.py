@@ -1,6 +1,6 @@
 """Compare what report, compare, diagnose, import and replay --look print here and at another commit.
 
-    python -m tools.numbers COMMIT
+    python -m tools.same_numbers COMMIT
 
 A redesign moves no number: this prints the differences as unified diffs, and exits with 1 if there are any. It
 reads the runs of docs/example and, where they lie beside the checkout, the tables and traces of ../shared/reference.
