@@ -106,7 +106,7 @@ VERBS = {
     "list": Verb(
         "cli.look:list_",
         "Look",
-        "List runs, operations, backends, configurations, models or variables.",
+        "List runs, operations, backends, configurations, models, variables or notices.",
         "list configs",
     ),
     "doctor": Verb(

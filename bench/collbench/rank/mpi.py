@@ -107,7 +107,7 @@ class MpiGroup(Group):
 def joined(context: RankContext, backend: str, timeout_s: float, scheduling: str = "normal") -> Iterator[Group]:
     """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
-    timeout_s, scheduling: not used, because MPI has none of them; the parent ends a hang.
+    timeout_s, scheduling: not used, because MPI has neither; the parent ends a hang.
     """
     in_job = context.rendezvous.startswith("tcp:")  # also for a job on this host only
     if in_job:

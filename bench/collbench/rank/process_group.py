@@ -112,8 +112,8 @@ def joined(context: RankContext, backend: str, timeout_s: float, scheduling: str
 
     Raises RuntimeError if a member of the control group does not know the key of the launch.
 
-    scheduling: as in a case; only `batch` is applied here, because
-    real-time scheduling must begin before torch starts threads.
+    scheduling: as in a case; only `batch` is applied here, because real-time scheduling must begin before torch starts
+    threads.
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":

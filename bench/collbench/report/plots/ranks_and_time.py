@@ -98,18 +98,19 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     figure = Figure(figsize=(8.5, 1.8 + 0.95 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     kind = "those that stall most" if len(stalled) > MOST_ROWS else "all that stall" if stalled else "none stalls"
-    text = f"Distribution of the times: {len(chosen)} of {counted(len(good), 'case')}, {kind}"
+    cases = f"{counted(len(good), 'case')} of {FEWEST_TIMES} iterations or more"
+    text = f"Distribution of the times: {len(chosen)} of {cases}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
-    times_of = {s.case: times_of[s.case] for s in chosen}
+    drawn = [times_of[summary.case] for summary in chosen]
     # The bars reach from the shortest time to nearly the longest: a single iteration must not widen the axis.
-    low = 0.95 * min(times.min() for times in times_of.values())
-    high = 1.1 * max(np.quantile(times, 0.995) for times in times_of.values())
+    low = 0.95 * min(times.min() for times in drawn)
+    high = 1.1 * max(np.quantile(times, 0.995) for times in drawn)
     wider = max(1.0, NARROWEST * low / high) ** 0.5
     low, high = low / wider, high * wider
     bins = np.geomspace(low, high, 2 + round(BARS_A_DECADE * math.log10(high / low)))
-    for axes, summary in zip(rows, chosen, strict=True):
+    for axes, summary, times in zip(rows, chosen, drawn, strict=True):
         assert summary.time_s is not None  # noqa: S101 - selected above
-        times, stall = times_of[summary.case], summary.stall
+        stall = summary.stall
         axes.hist(times, bins=bins, weights=np.full(len(times), 100 / len(times)), color=COLOURS[5], edgecolor="none")
         axes.axvline(summary.time_s.value, color="black", linewidth=1)
         text = f"{label(summary.case)}, {len(times)} iterations: mean {format_seconds(summary.time_s.value)}"

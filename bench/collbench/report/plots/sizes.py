@@ -44,7 +44,8 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     made = figures.pages("Time over message size", _properties(run, analysis), shown, left_out)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
-            _draw_choices(axes, line, x, _draw_times(axes, line, x, style), style)
+            times = _draw_times(axes, line, x, style)
+            _draw_choices(axes, line, x, times, style)
         log_time_axis(page.places[0][0])
         _finish(page, _size, time_label(run))
     return [page.figure for page in made]
