@@ -1,14 +1,10 @@
-"""Define a claim of the proof, and judge measurements by their intervals, not by points."""
+"""Judge measurements by their intervals, not by points."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scipy.stats import binomtest
-
-from proof.code import fingerprint
-from proof.rig import Rig
 
 HOLDS, MISSED, UNDECIDED, NOT_TRIED, LIMIT = "holds", "MISSED", "undecided", "not tried", "limit"
 
@@ -25,35 +21,6 @@ class Line:
     numbers: dict[str, Any] = field(default_factory=dict)
     # Why the method cannot reach the demand, and what a user should do. Empty if the method should reach the demand.
     limit: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A protocol that is fixed before it is run."""
-
-    run: Callable[[Rig, int], list[Line]]
-    # A short description of `run`.
-    protocol: str
-    # Trials of a full and of a quick proof; 0: the claim is not run.
-    trials: int
-    quick: int
-    # Duration in a full proof, alone on two cores.
-    minutes: float
-    # Code to add to, and to leave out of, the code that `run` names (`proof.code.rests_on`): the outcome depends on it.
-    more: Sequence[str] = ()
-    without: Sequence[str] = ()
-    # True if nothing is timed, so that several such claims can run at once.
-    simulated: bool = False
-    # True if the claim takes too long for `make prove`; `make prove-weekly` runs it.
-    weekly: bool = False
-    # Increases when the protocol changes.
-    version: int = 1
-    # Earlier version → its error.
-    replaced: Mapping[int, str] = field(default_factory=dict)
-
-    def code(self) -> str:
-        """Return the fingerprint of the code that the outcome depends on."""
-        return fingerprint(self.run, self.more, self.without)
 
 
 def judged(low: float, high: float, least: float, most: float) -> str:
