@@ -92,7 +92,7 @@ def first_numbers(folder: Path) -> list[Row]:
     for what, limit, times in zip(("first number", "whole table"), (5, 12), both, strict=True):
         good = statistics.median(times) <= limit
         rows.append((f"gloo.yaml on a terminal, {what}", f"≤ {limit} s", spread(times), good))
-    times_of = compared(candidates(folder, None, None, ""), folder)
+    times_of = compared(candidates(folder), folder)
     own, plain = (list(zip(*times, strict=True)) for times in times_of.values())
     for what, ours, theirs in zip(("first number", "table"), own, plain, strict=True):
         good = statistics.median(ours) <= statistics.median(theirs)
