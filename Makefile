@@ -173,7 +173,6 @@ test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Compare what is reported 
 	@$(PY) -m pytest proof/virtual_gpu -q --numprocesses 2 --dist worksteal $(if $(QUICK),-m "not slow")
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
-	@$(PY) -m tools.schemas
 	@$(PY) -m tools.configuration_page
 	@$(PY) -m proof --pages
 

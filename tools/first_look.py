@@ -61,15 +61,13 @@ def seen(watched: Watched, folder: Path) -> list[float]:
     """
     wanted, times, shown = (watched.first, watched.last), dict[bytes, float](), b""
     main, terminal = pty.openpty()
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
     variables = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     began = time.perf_counter()
-    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     process = subprocess.Popen(watched.command, cwd=folder, env=variables, **ends)
     os.close(terminal)
     with contextlib.suppress(OSError):  # the other end is closed: the command has ended
-        while len(times) < len(wanted) and (left_s := began + LONGEST_S - time.perf_counter()) > 0:
-            if not select.select([main], [], [], left_s)[0]:
-                break
+        while len(times) < 2 and select.select([main], [], [], max(0.0, began + LONGEST_S - time.perf_counter()))[0]:
             shown += os.read(main, 65536)
             for pattern in wanted:
                 if pattern not in times and re.search(pattern, shown):
@@ -79,7 +77,7 @@ def seen(watched: Watched, folder: Path) -> list[float]:
             pass
     process.wait()
     os.close(main)
-    if len(times) < len(wanted):
+    if len(times) < 2:
         raise TimeoutError(f"{watched.name} never showed {wanted}: {shown[-2000:].decode(errors='replace')}")
     return [times[pattern] for pattern in wanted]
 
@@ -104,9 +102,10 @@ def compared(watched: Sequence[Watched], folder: Path) -> dict[str, list[list[fl
     return times
 
 
-def spread(times: Sequence[float]) -> str:
+def spread(times: Sequence[float], digits: int = 1) -> str:
     """Return median and range, such as `3.1 s (2.9 – 3.4)`."""
-    return f"{statistics.median(times):.1f} s ({min(times):.1f} – {max(times):.1f})"
+    middle, low, high = (f"{time_s:.{digits}f}" for time_s in (statistics.median(times), min(times), max(times)))
+    return f"{middle} s ({low} – {high})"
 
 
 def main() -> None:
