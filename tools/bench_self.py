@@ -161,8 +161,10 @@ def light_verbs(folder: Path) -> list[Row]:
 def quiet_run(root: Path, name: str, cases: list[Case], launches: int, seed: int) -> Path:
     """Write a run of 200 iterations per case and launch, without a fault."""
     rng = np.random.default_rng(seed)
-    made = {(case.key, n): large_runs.scattered(rng, case) for case in cases for n in range(1, launches + 1)}
-    return large_runs.write(root, name, cases, launches, made)
+    numbers = range(1, launches + 1)
+    return large_runs.write(
+        root, name, launches, ((n, c, large_runs.scattered(rng, c)) for n in numbers for c in cases)
+    )
 
 
 def hundred_cases(folder: Path) -> list[Row]:
