@@ -55,11 +55,12 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: {accuracy.confirm(name)}")
         return 0
     names = args.only or [name for name, claim in CLAIMS.items() if claim.weekly == args.weekly]
-    trials = {
-        name: args.trials or (claim.quick if args.quick else claim.trials)
-        for name, claim in CLAIMS.items()
-        if name in names
-    }
+    trials: dict[str, int] = {}
+    for name, claim in CLAIMS.items():
+        if name in names and (reason := claim.missing()):
+            print(f"{name}: not tried, {reason}")
+        elif name in names:
+            trials[name] = args.trials or (claim.quick if args.quick else claim.trials)
     records: list[Record] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:

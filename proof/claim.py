@@ -6,7 +6,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-HOLDS, MISSED, UNDECIDED, NOT_TRIED, LIMIT = "holds", "MISSED", "undecided", "not tried", "limit"
+HOLDS, MISSED, UNDECIDED, LIMIT = "holds", "MISSED", "undecided", "limit"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,3 @@ def within(title: str, value: float, low: float, high: float, allowed: float, no
     measured = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
     numbers = {"ratio": [round(float(bound), 5) for bound in (value, low, high)]}
     return Line(title, f"within ±{allowed:.0%}", measured + note, judged(low, high, 1 - allowed, 1 + allowed), numbers)
-
-
-def not_tried(reason: str, *titles: str) -> list[Line]:
-    return [Line(title, "", reason, NOT_TRIED) for title in titles]

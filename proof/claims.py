@@ -1,15 +1,27 @@
 """List all claims, in the order of the page.
 
-A full proof of all claims apart from the weekly ones takes an hour, on two cores without other load. Claims on virtual
-GPUs are not tried if `make virtual-gpu` has not built the virtual GPUs.
+A full proof of all claims apart from the weekly ones takes an hour, on two cores without other load.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
+from proof import (
+    coverage,
+    links,
+    links_recovered,
+    live,
+    naming,
+    overhead,
+    sides,
+    training_steps,
+    tune,
+    unchanged,
+    virtual,
+)
 from proof.claim import Line
 from proof.rig import Rig
+from proof.virtual_gpu import rig as virtual_gpu
 
 # What outcomes depend on, as paths in the repository.
 BENCH = "bench/collbench"
@@ -49,6 +61,8 @@ class Claim:
     minutes: float
     # Files and folders on which the outcome depends, beside the module of `run`.
     paths: Sequence[str]
+    # Returns why the claim cannot be tried here, such as "virtual GPUs are not built: make virtual-gpu", or None.
+    missing: Callable[[], str | None] = lambda: None
     # True if nothing is timed, so that several such claims can run at once.
     simulated: bool = False
     # True if the claim takes too long for `make prove`; `make prove-weekly` runs it.
@@ -78,17 +92,17 @@ CLAIMS: dict[str, Claim] = {
     "rates": Claim(
         links_recovered.rates,
         "links shaped to 100 Mbit/s, 1 and 2 Gbit/s between two network namespaces, 4 launches; trials: links",
-        3, 1, 1.8, ON_LINKS, replaced=BY_POINTS,
+        3, 1, 1.8, ON_LINKS, links.unsupported, replaced=BY_POINTS,
     ),
     "delays": Claim(
         links_recovered.delays,
         "links with 1, 5 and 20 ms one-way delay between two network namespaces, 4 launches; trials: delays",
-        3, 1, 1, ON_LINKS, replaced=BY_POINTS,
+        3, 1, 1, ON_LINKS, links.unsupported_tun, replaced=BY_POINTS,
     ),
     "matrix": Claim(
         links_recovered.matrix,
         "pairwise exchanges of 4 network namespaces on a bridge, one of them at half the rate, and as often none",
-        20, 1, 1.3, ON_LINKS, replaced=BY_POINTS,
+        20, 1, 1.3, ON_LINKS, links.unsupported, replaced=BY_POINTS,
     ),
     "late-rank": Claim(
         naming.late_rank,
@@ -113,7 +127,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "mpi-overhead": Claim(
         overhead.mpi_against_a_bare_loop, "the same through mpi4py",
-        300, 4, 0.8, MEASURING,
+        300, 4, 0.8, MEASURING, overhead.without_mpi,
         replaced={0: "\"contains 1\" punishes precision, and ±5 % was allowed", 1: REFILLED},
     ),
     "plants": Claim(
@@ -228,7 +242,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "buckets": Claim(
         training_steps.buckets_on_a_link, "seven plans of buckets on a link shaped to 1 Gbit/s; trials: launches",
-        2, 0, 2, (*TRAINED, *ON_LINKS), replaced={0: "it took 10 minutes"},
+        2, 0, 2, (*TRAINED, *ON_LINKS), links.unsupported, replaced={0: "it took 10 minutes"},
     ),
     "tune-tables": Claim(
         tune.on_truth,
@@ -246,37 +260,37 @@ CLAIMS: dict[str, Claim] = {
         virtual.times,
         "virtual GPUs: 6 operations, 3 metrics, 1 KiB to 16 MiB, with 2 ranks one all_reduce of 1 GiB, 12 iterations "
         "each, beside a busy program on each core; every mean within 0.5 % of the rule; trials: 2 and 8 ranks",
-        2, 1, 5, VIRTUAL,
+        2, 1, 5, VIRTUAL, virtual_gpu.missing,
         replaced={1: "two cores took 10 minutes for 8 ranks and 1 GiB"},
     ),
     "virtual-perf": Claim(
         virtual.perf,
         "virtual GPUs: two calls, each 5 ms of the host and 12 µs of the device, or 5 ms of the device; trials: rules",
-        2, 2, 0.6, (*VIRTUAL, f"{BENCH}/packages/interop/cli"),
+        2, 2, 0.6, (*VIRTUAL, f"{BENCH}/packages/interop/cli"), virtual_gpu.missing,
     ),
     "virtual-late": Claim(
         virtual.late, "virtual GPUs: one of two begins 200 µs late, and twice as often none; trials: launches",
-        20, 1, 5, VIRTUAL, replaced=ONE_LAUNCH,
+        20, 1, 5, VIRTUAL, virtual_gpu.missing, replaced=ONE_LAUNCH,
     ),
     "virtual-slow-link": Claim(
         virtual.slow_link,
         "virtual GPUs: one of four sends and receives at half the rate, and as often none; trials: launches",
-        20, 1, 2.5, VIRTUAL, replaced=ONE_LAUNCH,
+        20, 1, 2.5, VIRTUAL, virtual_gpu.missing, replaced=ONE_LAUNCH,
     ),
     "virtual-gate": Claim(
         virtual.gate, "a gate over 8 hosts of 2 virtual GPUs under torchrun, one at 80 % of the rate; trials: fleets",
-        1, 0, 3, (*VIRTUAL, f"{BENCH}/packages/gate"),
+        1, 0, 3, (*VIRTUAL, f"{BENCH}/packages/gate"), virtual_gpu.missing_hosts,
     ),
     "virtual-training": Claim(
         virtual.training,
         "virtual GPUs: tails of six strategies on a chain of 8 layers of 1 MiB, 2 and 4 GPUs; trials: rules",
-        1, 1, 2.1, (*VIRTUAL, *STEPS),
+        1, 1, 2.1, (*VIRTUAL, *STEPS), virtual_gpu.missing,
     ),
     "virtual-tune": Claim(
         tune.crossovers,
         "virtual GPUs: two operations, 2 GPUs, each algorithm and protocol with a latency and a bandwidth of its "
         "own; trials: tables",
-        1, 0, 4, (*VIRTUAL, *TUNED),
+        1, 0, 4, (*VIRTUAL, *TUNED), virtual_gpu.missing,
         replaced={1: "five operations with 2 and 4 GPUs took 20 minutes"},
     ),
 }  # fmt: skip

@@ -32,7 +32,7 @@ from collbench.packages.tune.planning import TuneStage
 from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState, choice_of
 from collbench.stats.intervals import launch_interval
 from collbench.store import folders
-from proof.claim import Line, at_least, at_most, not_tried
+from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu
 
@@ -314,8 +314,6 @@ def crossovers(rig: Rig, trials: int) -> list[Line]:
     """Find crossovers of NCCL's choices on virtual GPUs, with latency and bandwidth by rule. trials: tables."""
     title = "a crossover lies within its interval (or within 1 % of it)"
     best = "the choice of a cell is the fastest by the rule, or at most 2 % slower"
-    if reason := virtual_gpu.missing():
-        return not_tried(reason, title, best)
     rule: dict[str, object] = {"gpus": 2, "chosen": "ring.simple", "timed_data": 0}
     for place, op in enumerate(("all_reduce", "all_gather")):
         for name, (latency_us, rate) in RULE.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from collbench.analyze.analysis import analyze, diagnose
 from collbench.machine import host
 from collbench.packages.training.conclusions import training_of
-from proof.claim import HOLDS, MISSED, Line, at_least, at_most, not_tried
+from proof.claim import HOLDS, MISSED, Line, at_least, at_most
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual
 
@@ -113,8 +113,6 @@ def _busy_cores() -> Iterator[None]:
 # ── times ────────────────────────────────────────────────────────────────────────────────────────
 def times(rig: Rig, trials: int) -> list[Line]:
     """Compare device times with the rule, with a busy program on each core. trials: numbers of ranks."""
-    if reason := virtual.missing():
-        return not_tried(reason, "reported device times are those of the rule")
     lines = []
     for ranks in WORLDS[:trials]:
         operations = "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv"
@@ -146,8 +144,6 @@ def perf(rig: Rig, trials: int) -> list[Line]:
     enqueued after the stream has become idle has no device time.
     """
     title = "perf: time in nccl-tests' column / what its definition gives"
-    if reason := virtual.missing():
-        return not_tried(reason, title)
     lines = []
     for enqueue_us, latency_us in ((5000, 12), (0, 5000))[:trials]:
         rule = RULE | {"gpus": 2, "enqueue_us": enqueue_us, "latency_us": latency_us}
@@ -169,8 +165,6 @@ def perf(rig: Rig, trials: int) -> list[Line]:
 def late(rig: Rig, trials: int) -> list[Line]:
     """Measure a GPU that begins 200 µs late, and twice as many launches in which all GPUs are equal."""
     texts = "a GPU that is 200 µs late is named, and no other", "all GPUs are equal, and one is named"
-    if reason := virtual.missing():
-        return not_tried(reason, *texts)
 
     def named(rule: Mapping[str, object], launches: int) -> list[list[int | None]]:
         text = ONE.format(ranks=2, launches=launches, operation="all_reduce", iterations=40)
@@ -194,8 +188,6 @@ def _named_by_launch(rule: Mapping[str, object], text: str) -> list[list[int | N
 def slow_link(rig: Rig, trials: int) -> list[Line]:
     """Measure pairwise exchanges of 4 GPUs, one of them at half the rate; and as many with equal GPUs."""
     texts = "a GPU with links at half the rate is named by the pairwise matrix", "all links are equal, and one is named"
-    if reason := virtual.missing():
-        return not_tried(reason, *texts)
 
     def named(rule: Mapping[str, object], launches: int) -> list[list[int | None]]:
         text = ONE.format(ranks=4, launches=launches, operation="pairwise", iterations=54).replace("64KiB", "4MiB")
@@ -210,8 +202,6 @@ def slow_link(rig: Rig, trials: int) -> list[Line]:
 def gate(rig: Rig, trials: int) -> list[Line]:
     """Run a gate over 8 hosts of 2 GPUs under torchrun, one host at 80 % of the others' rate. trials: fleets."""
     texts = "a node at 80 % of the others' rate fails the gate, and no other", "its rate is what the rule says"
-    if reason := virtual.missing_hosts():
-        return not_tried(reason, *texts)
     rule = RULE | {"gpus": 2, "memory_gib": 4}
     usual_us, slow_us = (
         virtual.collective_us("all_reduce", 2**24, 2, rule | {"bus_gbps": gbps}) for gbps in (400, 320)
@@ -239,8 +229,6 @@ def training(rig: Rig, trials: int) -> list[Line]:
     trials: rules. A tail holds if any value in this range is within 2 % of the truth, and if these waits are at most
     20 % of the truth.
     """
-    if reason := virtual.missing():
-        return not_tried(reason, "the tail of a training step is what arithmetic gives")
     return [line for link in LINKS[:trials] for ranks in (2, 4) for line in training_on(ranks, *link)]
 
 
