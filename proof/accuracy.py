@@ -1,7 +1,6 @@
 """Keep the findings of all proofs: accuracy.json has the newest run of each claim, accuracy.md shows them."""
 
 import functools
-import itertools
 import json
 import re
 import subprocess
@@ -101,7 +100,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
         "# How accurate CollBench is",
         ABOUT,
         "## What does not hold",
-        _table(_named_once(rows), "claim", "line", "demanded", "measured", "outcome"),
+        _table(rows, "claim", "line", "demanded", "measured", "outcome"),
         "## What the method cannot reach, and what to do",
         "\n".join(
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"
@@ -125,25 +124,6 @@ def _entry(name: str, claim: Claim, lines: Sequence[Record]) -> str:
     held = sum(line["outcome"] == HOLDS for line in lines)
     label = f"- **{name}**{' (weekly)' if claim.weekly else ''}: {held} of {len(lines)}"
     return f"{label}; {lines[0]['says']}: {_figure(lines[0])}, {lines[0]['demanded']}" if held == len(lines) else label
-
-
-def _named_once(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the rows; a claim, and the first words that its lines share, are in one row only."""
-    shortened: list[tuple[str, ...]] = []
-    for name, group in itertools.groupby(rows, key=lambda row: row[0]):
-        same = list(group)
-        begin = _common_begin([row[1] for row in same])
-        for number, row in enumerate(same):
-            title = f"… {row[1][begin:]}" if number and begin else row[1]
-            shortened.append(("" if number else name, title, *row[2:]))
-    return shortened
-
-
-def _common_begin(lines: Sequence[str]) -> int:
-    """Return the length of the words that all lines begin with; 0 if these are fewer than three words."""
-    split = [line.split(" ") for line in lines]
-    words = list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*split, strict=False)))
-    return sum(len(each[0]) + 1 for each in words) if len(words) >= 3 else 0
 
 
 def _figure(line: Record) -> str:

@@ -6,20 +6,9 @@ A full proof of all claims apart from the weekly ones takes an hour, on two core
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proof import (
-    coverage,
-    links,
-    links_recovered,
-    live,
-    naming,
-    overhead,
-    sides,
-    training_steps,
-    tune,
-    unchanged,
-    virtual,
-)
+from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
 from proof.claim import Line
+from proof.links import unsupported, unsupported_tun
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu
 
@@ -92,17 +81,17 @@ CLAIMS: dict[str, Claim] = {
     "rates": Claim(
         links_recovered.rates,
         "links shaped to 100 Mbit/s, 1 and 2 Gbit/s between two network namespaces, 4 launches; trials: links",
-        3, 1, 1.8, ON_LINKS, links.unsupported, replaced=BY_POINTS,
+        3, 1, 1.8, ON_LINKS, unsupported, replaced=BY_POINTS,
     ),
     "delays": Claim(
         links_recovered.delays,
         "links with 1, 5 and 20 ms one-way delay between two network namespaces, 4 launches; trials: delays",
-        3, 1, 1, ON_LINKS, links.unsupported_tun, replaced=BY_POINTS,
+        3, 1, 1, ON_LINKS, unsupported_tun, replaced=BY_POINTS,
     ),
     "matrix": Claim(
         links_recovered.matrix,
         "pairwise exchanges of 4 network namespaces on a bridge, one of them at half the rate, and as often none",
-        20, 1, 1.3, ON_LINKS, links.unsupported, replaced=BY_POINTS,
+        20, 1, 1.3, ON_LINKS, unsupported, replaced=BY_POINTS,
     ),
     "late-rank": Claim(
         naming.late_rank,
@@ -242,7 +231,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "buckets": Claim(
         training_steps.buckets_on_a_link, "seven plans of buckets on a link shaped to 1 Gbit/s; trials: launches",
-        2, 0, 2, (*TRAINED, *ON_LINKS), links.unsupported, replaced={0: "it took 10 minutes"},
+        2, 0, 2, (*TRAINED, *ON_LINKS), unsupported, replaced={0: "it took 10 minutes"},
     ),
     "tune-tables": Claim(
         tune.on_truth,

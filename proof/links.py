@@ -83,28 +83,23 @@ def unsupported() -> str | None:
         return f"{' and '.join(missing)} not found (apt install iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    try:
-        with shaped_pair("1gbit"):
-            return None
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"network namespaces are refused here: {_first_line(error)}"
+    return _refused("network namespaces", shaped_pair("1gbit"))
 
 
 @functools.cache
 def unsupported_tun() -> str | None:
     """Return why delayed links are impossible here; None if they are possible."""
-    if unsupported():
-        return unsupported()
+    return unsupported() or _refused("TUN devices", delayed_pair(0))
+
+
+def _refused(what: str, link: contextlib.AbstractContextManager[object]) -> str | None:
+    """Return why a link cannot be made here; None if it can."""
     try:
-        with delayed_pair(0):
+        with link:
             return None
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"TUN devices are refused here: {_first_line(error)}"
-
-
-def _first_line(error: OSError | subprocess.CalledProcessError) -> str:
-    text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-    return (text.strip().splitlines() or ["no reason given"])[0]
+        text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        return f"{what} are refused here: {(text.strip().splitlines() or ['no reason given'])[0]}"
 
 
 # ── links ────────────────────────────────────────────────────────────────────────────────────────

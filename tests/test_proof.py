@@ -100,19 +100,6 @@ def test_the_page_begins_with_what_does_not_hold(monkeypatch):
     assert places == sorted(places)
 
 
-def test_a_page_shows_common_words_of_lines_once():
-    rows = [
-        ("a", "interval over 8 launches, skewed", "figure"),
-        ("a", "interval over 8 launches, lognormal", "figure"),
-        ("b", "another", "figure"),
-    ]
-    assert accuracy._named_once(rows) == [
-        rows[0],
-        ("", "… lognormal", "figure"),
-        rows[2],
-    ]
-
-
 @pytest.mark.parametrize(
     ("low", "high", "outcome"), [(0.95, 1.02, UNDECIDED), (0.99, 1.01, HOLDS), (1.03, 1.2, MISSED), (0.9, 0.97, MISSED)]
 )
