@@ -173,15 +173,22 @@ test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Compare what is reported 
 	@$(PY) -m pytest proof/virtual_gpu -q --numprocesses 2 --dist worksteal $(if $(QUICK),-m "not slow")
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
-	@$(PY) -m tools.schemas
 	@$(PY) -m tools.configuration_page
 	@$(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
 	@$(PY) -m tools.example_pictures
 
-versions: .venv/.installed-dev  ## Does it work with the oldest and the newest packages? Each Python here; downloads gigabytes (ARGS="--pythons 3.11")
-	@$(PY) -m tools.versions $(ARGS)
+# An environment of its own. Some of these packages have no wheel for a newer Python than 3.11.
+.venv-oldest/.installed: tools/oldest.txt pyproject.toml requirements-dev.txt
+	@echo "installing the oldest supported packages into .venv-oldest (once)"
+	@$(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --only-binary :all: \
+	  --constraint tools/oldest.txt --editable '.[mpi]' $$(grep "^pytest\|^hypothesis\|^prometheus" requirements-dev.txt)
+	@touch $@
+
+versions: .venv-oldest/.installed  ## Do the fast tests pass with the oldest packages? Downloads gigabytes (PYTHON=python3.11)
+	@.venv-oldest/bin/python -m pytest tests --numprocesses 2 --dist worksteal -m "not slow"
 
 ##@ Prove (nothing else may run meanwhile)
 prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (65 min, with virtual GPUs); proof/accuracy.md
@@ -197,5 +204,5 @@ bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, agains
 	@$(PY) -m tools.bench_self
 
 clean:  ## Remove caches and .venv; never results or plots
-	@rm -rf .venv .venv-launchers .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .venv-launchers .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find bench proof tests tools -name __pycache__ -prune -exec rm -rf {} +

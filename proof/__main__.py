@@ -2,7 +2,7 @@
 
 The exit code is 1 if a line is missed that is not a declared limit.
 
-    python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages]
+    python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages] [--confirm NAME ...]
 
 Claims that time something run first, one after the other; then simulated claims run, one on each core. The findings of
 a claim are kept as soon as it has run. --quick: fewer trials, as a test of the proof itself; nothing is kept.
@@ -26,7 +26,7 @@ from collbench.packages.training.operation import RANK_MODULES
 from proof import accuracy, noise
 from proof.accuracy import Record
 from proof.claim import MISSED
-from proof.claims import CLAIMS, REAL_NOISE
+from proof.claims import CLAIMS, NOISE
 from proof.rig import Rig
 
 
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, help="trials of each claim, in place of its own number")
     parser.add_argument("--list", action="store_true", help="the claims, their protocols and minutes")
     parser.add_argument("--pages", action="store_true", help="write the page again; measure nothing")
+    parser.add_argument("--confirm", nargs="+", choices=CLAIMS, metavar="NAME", help="only names changed since its run")
     args = parser.parse_args(arguments)
     if args.list:
         rows = [
@@ -49,12 +50,17 @@ def main(arguments: Sequence[str]) -> int:
     if args.pages:
         accuracy.write()
         return 0
+    if args.confirm:
+        for name in args.confirm:
+            print(f"{name}: {accuracy.confirm(name)}")
+        return 0
     names = args.only or [name for name, claim in CLAIMS.items() if claim.weekly == args.weekly]
-    trials = {
-        name: args.trials or (claim.quick if args.quick else claim.trials)
-        for name, claim in CLAIMS.items()
-        if name in names
-    }
+    trials: dict[str, int] = {}
+    for name, claim in CLAIMS.items():
+        if name in names and (reason := claim.missing()):
+            print(f"{name}: not tried, {reason}")
+        elif name in names:
+            trials[name] = args.trials or (claim.quick if args.quick else claim.trials)
     records: list[Record] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:
@@ -74,7 +80,7 @@ def _tried(rig: Rig, trials: Mapping[str, int]) -> Iterator[tuple[str, Record]]:
     timed = [name for name in trials if not CLAIMS[name].simulated]
     yield from ((name, _run(rig, name, trials[name])) for name in timed)
     simulated = sorted(trials.keys() - timed, key=lambda name: -CLAIMS[name].minutes)
-    if any(CLAIMS[name].without == REAL_NOISE for name in simulated):
+    if any(NOISE in CLAIMS[name].paths for name in simulated):
         noise.sets(rig)  # measured once, here: forked processes inherit the cached sets
     _FORKED.append(rig)
     with ProcessPoolExecutor(len(host.affinity()), multiprocessing.get_context("fork")) as cores:
@@ -94,7 +100,8 @@ def _run(rig: Rig, name: str, trials: int) -> Record:
     began = time.monotonic()
     lines = CLAIMS[name].run(rig, trials)
     seconds = round(time.monotonic() - began, 1)
-    return accuracy.record(CLAIMS[name], trials, lines, seconds, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    return accuracy.record(trials, CLAIMS[name].version, lines, seconds, date)
 
 
 def _show(name: str, record: Record) -> None:

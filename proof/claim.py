@@ -1,16 +1,12 @@
-"""Define a claim of the proof, and judge measurements by their intervals, not by points."""
+"""Judge measurements by their intervals, not by points."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scipy.stats import binomtest
 
-from proof.code import fingerprint
-from proof.rig import Rig
-
-HOLDS, MISSED, UNDECIDED, NOT_TRIED, LIMIT = "holds", "MISSED", "undecided", "not tried", "limit"
+HOLDS, MISSED, UNDECIDED, LIMIT = "holds", "MISSED", "undecided", "limit"
 
 
 @dataclass(frozen=True)
@@ -25,35 +21,6 @@ class Line:
     numbers: dict[str, Any] = field(default_factory=dict)
     # Why the method cannot reach the demand, and what a user should do. Empty if the method should reach the demand.
     limit: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A protocol that is fixed before it is run."""
-
-    run: Callable[[Rig, int], list[Line]]
-    # A short description of `run`.
-    protocol: str
-    # Trials of a full and of a quick proof; 0: the claim is not run.
-    trials: int
-    quick: int
-    # Duration in a full proof, alone on two cores.
-    minutes: float
-    # Code to add to, and to leave out of, the code that `run` names (`proof.code.rests_on`): the outcome depends on it.
-    more: Sequence[str] = ()
-    without: Sequence[str] = ()
-    # True if nothing is timed, so that several such claims can run at once.
-    simulated: bool = False
-    # True if the claim takes too long for `make prove`; `make prove-weekly` runs it.
-    weekly: bool = False
-    # Increases when the protocol changes.
-    version: int = 1
-    # Earlier version → its error.
-    replaced: Mapping[int, str] = field(default_factory=dict)
-
-    def code(self) -> str:
-        """Return the fingerprint of the code that the outcome depends on."""
-        return fingerprint(self.run, self.more, self.without)
 
 
 def judged(low: float, high: float, least: float, most: float) -> str:
@@ -124,7 +91,3 @@ def within(title: str, value: float, low: float, high: float, allowed: float, no
     measured = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
     numbers = {"ratio": [round(float(bound), 5) for bound in (value, low, high)]}
     return Line(title, f"within ±{allowed:.0%}", measured + note, judged(low, high, 1 - allowed, 1 + allowed), numbers)
-
-
-def not_tried(reason: str, *titles: str) -> list[Line]:
-    return [Line(title, "", reason, NOT_TRIED) for title in titles]

@@ -1,20 +1,74 @@
 """List all claims, in the order of the page.
 
-A full proof of all claims apart from the weekly ones takes an hour, on two cores without other load. Claims on virtual
-GPUs are not tried if `make virtual-gpu` has not built the virtual GPUs.
+A full proof of all claims apart from the weekly ones takes an hour, on two cores without other load.
 """
 
-from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
-from proof.claim import Claim
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-# Modules that measure in commands which a claim starts as processes.
-MEASURED = ("proof.rig",)
-AB = (*MEASURED, "collbench.cli.ab")
-GATED = (*MEASURED, "collbench.packages.gate.cli.gate")
-TUNED = (*MEASURED, "collbench.packages.tune.cli.tune")
-TRAINED = (*MEASURED, "collbench.packages.training.operation", "collbench.packages.training.rank.step")
-# Real launches are only a source of noise for claims that simulate runs with them.
-REAL_NOISE = ("proof.rig",)
+from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
+from proof.claim import Line
+from proof.links import unsupported, unsupported_tun
+from proof.rig import Rig
+from proof.virtual_gpu import rig as virtual_gpu
+
+# What outcomes depend on, as paths in the repository.
+BENCH = "bench/collbench"
+INTERVALS = (f"{BENCH}/stats/intervals.py",)
+CONCLUDED = (f"{BENCH}/analyze", f"{BENCH}/stats")
+MEASURING = (
+    "proof/rig.py", f"{BENCH}/catalog", f"{BENCH}/config", f"{BENCH}/launch", f"{BENCH}/machine",
+    f"{BENCH}/model/records.py", f"{BENCH}/planning", f"{BENCH}/protocol", f"{BENCH}/rank",
+)  # fmt: skip
+MEASURED = (*MEASURING, *CONCLUDED)
+ON_LINKS = (*MEASURED, "proof/links.py", "proof/relay.py")
+RECORDED = ("tools/recorded_job.py", f"{BENCH}/packages/replay/analyze", f"{BENCH}/packages/replay/importers")
+AB = (*MEASURED, f"{BENCH}/cli", "proof/overhead.py")
+STEPS = tuple(f"{BENCH}/packages/training/{place}" for place in ("analyze", "operation.py", "planning", "rank"))
+TRAINED = (*MEASURED, *STEPS)
+EXPOSED = (*INTERVALS, f"{BENCH}/analyze/round_series.py", f"{BENCH}/packages/training/analyze/steps.py")
+TABLES = (
+    *INTERVALS, f"{BENCH}/stats/verdicts.py", f"{BENCH}/packages/tune/analyze/choosing.py",
+    f"{BENCH}/packages/tune/rules.py", "proof/tune_truth.csv.gz",
+)  # fmt: skip
+TUNED = (*MEASURED, f"{BENCH}/packages/tune")
+VIRTUAL = (*MEASURED, "proof/virtual_gpu")
+NOISE = "proof/noise.py"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A protocol that is fixed before it is run."""
+
+    run: Callable[[Rig, int], list[Line]]
+    # A short description of `run`.
+    protocol: str
+    # Trials of a full and of a quick proof; 0: the claim is not run.
+    trials: int
+    quick: int
+    # Duration in a full proof, alone on two cores.
+    minutes: float
+    # Files and folders on which the outcome depends, beside the module of `run`.
+    paths: Sequence[str]
+    # Returns why the claim cannot be tried here, such as "virtual GPUs are not built: make virtual-gpu", or None.
+    missing: Callable[[], str | None] = lambda: None
+    # True if nothing is timed, so that several such claims can run at once.
+    simulated: bool = False
+    # True if the claim takes too long for `make prove`; `make prove-weekly` runs it.
+    weekly: bool = False
+    # Earlier version of the protocol → its error.
+    replaced: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The version of the protocol."""
+        return max(self.replaced, default=0) + 1
+
+    @property
+    def files(self) -> list[str]:
+        """All files and folders on which the outcome depends."""
+        return [f"{self.run.__module__.replace('.', '/')}.py", "proof/claim.py", *self.paths]
+
 
 BY_POINTS = {0: "points were judged, not intervals"}
 ONE_LAUNCH = {1: "each launch was a run of its own, most of which was its start"}
@@ -27,33 +81,33 @@ CLAIMS: dict[str, Claim] = {
     "rates": Claim(
         links_recovered.rates,
         "links shaped to 100 Mbit/s, 1 and 2 Gbit/s between two network namespaces, 4 launches; trials: links",
-        3, 1, 1.8, replaced=BY_POINTS,
+        3, 1, 1.8, ON_LINKS, unsupported, replaced=BY_POINTS,
     ),
     "delays": Claim(
         links_recovered.delays,
         "links with 1, 5 and 20 ms one-way delay between two network namespaces, 4 launches; trials: delays",
-        3, 1, 1, replaced=BY_POINTS,
+        3, 1, 1, ON_LINKS, unsupported_tun, replaced=BY_POINTS,
     ),
     "matrix": Claim(
         links_recovered.matrix,
         "pairwise exchanges of 4 network namespaces on a bridge, one of them at half the rate, and as often none",
-        20, 1, 1.3, replaced=BY_POINTS,
+        20, 1, 1.3, ON_LINKS, unsupported, replaced=BY_POINTS,
     ),
     "late-rank": Claim(
         naming.late_rank,
         "60 all-reduces of 4 and 256 KiB at 2 or 4 ranks, one of them 2 ms late, and as often none",
-        40, 4, 1.1, replaced=BY_POINTS,
+        40, 4, 1.1, MEASURED, replaced=BY_POINTS,
     ),
     "recorded-late-rank": Claim(
         naming.in_recorded_jobs,
         "DDP on 2 or 4 gloo ranks, ten steps recorded by torch's profiler; a rank is 100 ms late in each, or none",
-        20, 1, 3.6, version=2, replaced={1: "a larger model, whose files took as long to read as the job"},
+        20, 1, 3.6, RECORDED, replaced={1: "a larger model, whose files took as long to read as the job"},
     ),
     "overhead": Claim(
         overhead.against_a_bare_loop,
         "blocks of calls by the suite and by bare loops in random order in one process group, loop threads under "
         "SCHED_BATCH; 90 % interval over the blocks; trials: blocks",
-        48, 4, 3.4, version=3,
+        48, 4, 3.4, MEASURING,
         replaced={
             0: "\"contains 1\" punishes precision, medians of dependent blocks were compared, ±5 % was allowed",
             1: REFILLED,
@@ -62,38 +116,38 @@ CLAIMS: dict[str, Claim] = {
     ),
     "mpi-overhead": Claim(
         overhead.mpi_against_a_bare_loop, "the same through mpi4py",
-        300, 4, 0.8, version=2,
+        300, 4, 0.8, MEASURING, overhead.without_mpi,
         replaced={0: "\"contains 1\" punishes precision, and ±5 % was allowed", 1: REFILLED},
     ),
     "plants": Claim(
         overhead.plants,
         "bare loops of all-reduces with 2 and 20 % planted and without, and the suite with both plants, in random "
         "order in one process group, loop threads under SCHED_BATCH; trials: blocks",
-        36, 4, 2.2, version=2,
+        36, 4, 2.2, MEASURING,
         replaced={1: "a plant was held against its share, where ranks that share cores pay more"},
     ),
     "live-table": Claim(
         live.live_table,
         "sweeps of 3 sizes with 2 ranks under SCHED_BATCH, with a live table and with nothing shown, in random order; "
         "90 % interval over the pairs; trials: pairs",
-        30, 4, 1.9, ("collbench.report.live", "collbench.report.progress"),
+        30, 4, 1.9, (*MEASURED, f"{BENCH}/report/live.py", f"{BENCH}/report/progress.py"),
     ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean, of 1, 3 and 20 cases",
-        4000, 400, 0.8, simulated=True, version=2,
+        4000, 400, 0.8, INTERVALS, simulated=True,
         replaced={0: "3 to 10 launches, and points were judged", 1: "the skewness of launches was not corrected"},
     ),
     "coverage-blocks": Claim(
         coverage.within_a_launch, "intervals from 8 blocks of 20 iterations of a simulated launch of known mean",
-        4000, 400, 0.1, simulated=True, replaced=BY_MEDIANS,
+        4000, 400, 0.1, INTERVALS, simulated=True, replaced=BY_MEDIANS,
     ),
     "coverage-one-launch": Claim(
         coverage.of_one_launch, "intervals of one simulated launch with a slow mode of ten calls, five designs",
-        4000, 400, 0.1, simulated=True,
+        4000, 400, 0.1, INTERVALS, simulated=True,
     ),
     "coverage-exposed": Claim(
         coverage.of_exposed, "exposed communication of 8 strategies in 3 and 5 simulated launches of 8 rounds",
-        4000, 400, 0.3, simulated=True, version=2,
+        4000, 400, 0.3, EXPOSED, simulated=True,
         replaced={
             0: "the interval changed with the time of a step, and kinds were one",
             1: "differences were drawn, all with the same scatter of their own, and not the steps that they are of",
@@ -101,36 +155,37 @@ CLAIMS: dict[str, Claim] = {
     ),
     "coverage-real-launches": Claim(
         coverage.real_launches, "8 launches drawn from ten sets of 16 real ones, 64 KiB, 1 and 16 MiB, 2 ranks",
-        4000, 200, 0.6, without=REAL_NOISE, simulated=True, version=2, replaced={1: "skewness was not corrected"},
+        4000, 200, 0.6, (*INTERVALS, NOISE), simulated=True, replaced={1: "skewness was not corrected"},
     ),
     "coverage-correlated": Claim(
         coverage.correlated, "intervals over 8 simulated launches that correlate with those before, 1, 3 and 20 cases",
-        4000, 400, 0.5, simulated=True, version=2,
+        4000, 400, 0.5, INTERVALS, simulated=True,
         replaced={1: "0.5 was demanded, where real launches showed 0.18 and 0.30; skewness was not corrected"},
     ),
     "coverage-next-run": Claim(
         coverage.next_runs, "halves of the ten sets, and of sets under SCHED_BATCH, as two runs of 8 launches that "
         "follow each other; trials and units: sets under SCHED_BATCH",
-        6, 2, 4, version=2, replaced={1: "intervals that are wider than need be were a miss"},
+        6, 2, 4, (*MEASURED, NOISE), replaced={1: "intervals that are wider than need be were a miss"},
     ),
     "coverage-real-blocks": Claim(
         coverage.real_stretches, "stretches of 5 blocks of launches of 2 s a case; trials and units: launches",
-        10, 2, 1, replaced=BY_MEDIANS,
+        10, 2, 1, (*MEASURED, NOISE), replaced=BY_MEDIANS,
     ),
     "coverage-real-exposed": Claim(
         coverage.real_steps, "5 launches drawn from sets of 8 real ones of training steps; trials and units: sets",
-        5, 2, 1.5, TRAINED, replaced={0: "silence of second copies says little: few intervals, and wide ones"},
+        5, 2, 1.5, (*TRAINED, NOISE),
+        replaced={0: "silence of second copies says little: few intervals, and wide ones"},
     ),
     "simulated-ab": Claim(
         unchanged.simulated_sides, "ab of identical sides on the ten sets, drift through pairs, 5 % is allowed",
-        2000, 100, 3.7, without=REAL_NOISE, simulated=True,
+        2000, 100, 3.7, (*CONCLUDED, NOISE), simulated=True,
         replaced={0: "drift was added equally to both sides of a pair and cancelled, and there was one set"},
     ),
     "simulated-compare": Claim(
         unchanged.simulated_runs,
         "compare of unchanged runs, an occasion moves all cases in one direction, 3 cases of the ten sets and 20 "
         "simulated ones, whose scatter is one, or falls with their time; +70 % in the largest",
-        600, 100, 2.7, without=REAL_NOISE, simulated=True, version=3,
+        600, 100, 2.7, (*CONCLUDED, NOISE), simulated=True,
         replaced={
             0: "it had a ledger, and there was one set",
             1: "each case had an occasion of its own, as wide as its launches scatter, and there were three cases",
@@ -141,11 +196,11 @@ CLAIMS: dict[str, Claim] = {
         unchanged.simulated_finds,
         "compare of three and four runs on each side, 20 cases: 50 % slower, occasions 0.6 times as wide as launches; "
         "four unchanged ones on occasions of four widths",
-        600, 100, 2.9, without=REAL_NOISE, simulated=True, replaced={0: "of four runs on each side nothing was asked"},
+        600, 100, 2.9, (*CONCLUDED, NOISE), simulated=True, replaced={0: "of four runs on each side nothing was asked"},
     ),
     "unchanged-runs": Claim(
         unchanged.real_runs, "disjoint pairs of real runs of 4 launches, minutes apart, three sizes",
-        20, 2, 2.4, replaced={0: "runs followed each other at once"},
+        20, 2, 2.4, MEASURED, replaced={0: "runs followed each other at once"},
     ),
     "ab-identical": Claim(
         sides.identical, "three sizes, 60 s", 20, 0, 20, AB, weekly=True, replaced={0: "launches alternated"}
@@ -154,35 +209,35 @@ CLAIMS: dict[str, Claim] = {
         sides.identical_batch, "three sizes, 60 s, scheduling: batch", 20, 0, 20, AB, weekly=True
     ),
     "ab-all-by-5": Claim(
-        sides.all_by_5, "5 % in all of three sizes, 90 s", 10, 0, 15, AB, weekly=True, version=2,
+        sides.all_by_5, "5 % in all of three sizes, 90 s", 10, 0, 15, AB, weekly=True,
         replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-all-by-2": Claim(
-        sides.all_by_2, "2 % in all of three sizes, 90 s, scheduling: batch", 10, 0, 15, AB, weekly=True, version=2,
+        sides.all_by_2, "2 % in all of three sizes, 90 s, scheduling: batch", 10, 0, 15, AB, weekly=True,
         replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-one-by-20": Claim(
-        sides.one_by_20, "20 % in one of six sizes, 60 s", 10, 1, 10, AB, weekly=True, version=2,
+        sides.one_by_20, "20 % in one of six sizes, 60 s", 10, 1, 10, AB, weekly=True,
         replaced={0: SLEPT, 1: NOMINAL},
     ),
     "planted-wait": Claim(
         training_steps.planted_wait, "a synchroniser that waits 5 ms against one that does not; trials: launches",
-        8, 4, 0.5, TRAINED, replaced=BY_POINTS,
+        8, 4, 0.5, (*TRAINED, "proof/synchronisers.py"), replaced=BY_POINTS,
     ),
     "stamps": Claim(
         training_steps.stamps, "a step with all stamps and by hand, in random order; 90 % interval over the blocks; "
         "trials: blocks",
-        20, 4, 1.7, TRAINED, replaced={0: "points were judged, and dependent steps were the units"},
+        20, 4, 1.7, STEPS, replaced={0: "points were judged, and dependent steps were the units"},
     ),
     "buckets": Claim(
         training_steps.buckets_on_a_link, "seven plans of buckets on a link shaped to 1 Gbit/s; trials: launches",
-        2, 0, 2, TRAINED, replaced={0: "it took 10 minutes"},
+        2, 0, 2, (*TRAINED, *ON_LINKS), unsupported, replaced={0: "it took 10 minutes"},
     ),
     "tune-tables": Claim(
         tune.on_truth,
         "tables from kept launches of Open MPI (96 cells, 40 launches): 3 for the race, 24 for the proof, 13 to judge; "
         "and, 10 times as many, of copies of the default: log ratios of pairs around 0, of either sign; trials: tables",
-        100, 5, 3.1, simulated=True,
+        100, 5, 3.1, TABLES, simulated=True,
         replaced={0: "choices that scatter unevenly around the default were called copies; 16 launches for the proof"},
     ),
     "tune-copies": Claim(
@@ -194,37 +249,37 @@ CLAIMS: dict[str, Claim] = {
         virtual.times,
         "virtual GPUs: 6 operations, 3 metrics, 1 KiB to 16 MiB, with 2 ranks one all_reduce of 1 GiB, 12 iterations "
         "each, beside a busy program on each core; every mean within 0.5 % of the rule; trials: 2 and 8 ranks",
-        2, 1, 5, MEASURED, version=2,
+        2, 1, 5, VIRTUAL, virtual_gpu.missing,
         replaced={1: "two cores took 10 minutes for 8 ranks and 1 GiB"},
     ),
     "virtual-perf": Claim(
         virtual.perf,
         "virtual GPUs: two calls, each 5 ms of the host and 12 µs of the device, or 5 ms of the device; trials: rules",
-        2, 2, 0.6, ("collbench.packages.interop.cli.perf", *MEASURED),
+        2, 2, 0.6, (*VIRTUAL, f"{BENCH}/packages/interop/cli"), virtual_gpu.missing,
     ),
     "virtual-late": Claim(
         virtual.late, "virtual GPUs: one of two begins 200 µs late, and twice as often none; trials: launches",
-        20, 1, 5, MEASURED, version=2, replaced=ONE_LAUNCH,
+        20, 1, 5, VIRTUAL, virtual_gpu.missing, replaced=ONE_LAUNCH,
     ),
     "virtual-slow-link": Claim(
         virtual.slow_link,
         "virtual GPUs: one of four sends and receives at half the rate, and as often none; trials: launches",
-        20, 1, 2.5, MEASURED, version=2, replaced=ONE_LAUNCH,
+        20, 1, 2.5, VIRTUAL, virtual_gpu.missing, replaced=ONE_LAUNCH,
     ),
     "virtual-gate": Claim(
         virtual.gate, "a gate over 8 hosts of 2 virtual GPUs under torchrun, one at 80 % of the rate; trials: fleets",
-        1, 0, 3, GATED,
+        1, 0, 3, (*VIRTUAL, f"{BENCH}/packages/gate"), virtual_gpu.missing_hosts,
     ),
     "virtual-training": Claim(
         virtual.training,
         "virtual GPUs: tails of six strategies on a chain of 8 layers of 1 MiB, 2 and 4 GPUs; trials: rules",
-        1, 1, 2.1, TRAINED,
+        1, 1, 2.1, (*VIRTUAL, *STEPS), virtual_gpu.missing,
     ),
     "virtual-tune": Claim(
         tune.crossovers,
         "virtual GPUs: two operations, 2 GPUs, each algorithm and protocol with a latency and a bandwidth of its "
         "own; trials: tables",
-        1, 0, 4, TUNED, version=2,
+        1, 0, 4, (*VIRTUAL, *TUNED), virtual_gpu.missing,
         replaced={1: "five operations with 2 and 4 GPUs took 20 minutes"},
     ),
 }  # fmt: skip

@@ -29,7 +29,6 @@ import fcntl
 import functools
 import itertools
 import json
-import math
 import os
 import shutil
 import signal
@@ -61,8 +60,6 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
 # Packets that a TUN device keeps until the relay reads them; the default, 500, is less than one large send.
 TUN_QUEUE = 20_000
-# MTU of a link with a rate, in bytes: near the largest packet of IPv4.
-LARGE_PACKET = 65_000
 _numbers = itertools.count()
 
 
@@ -86,28 +83,23 @@ def unsupported() -> str | None:
         return f"{' and '.join(missing)} not found (apt install iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    try:
-        with shaped_pair("1gbit"):
-            return None
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"network namespaces are refused here: {_first_line(error)}"
+    return _refused("network namespaces", shaped_pair("1gbit"))
 
 
 @functools.cache
 def unsupported_tun() -> str | None:
     """Return why delayed links are impossible here; None if they are possible."""
-    if unsupported():
-        return unsupported()
+    return unsupported() or _refused("TUN devices", delayed_pair(0))
+
+
+def _refused(what: str, link: contextlib.AbstractContextManager[object]) -> str | None:
+    """Return why a link cannot be made here; None if it can."""
     try:
-        with delayed_pair(0):
+        with link:
             return None
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"TUN devices are refused here: {_first_line(error)}"
-
-
-def _first_line(error: OSError | subprocess.CalledProcessError) -> str:
-    text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-    return (text.strip().splitlines() or ["no reason given"])[0]
+        text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        return f"{what} are refused here: {(text.strip().splitlines() or ['no reason given'])[0]}"
 
 
 # ── links ────────────────────────────────────────────────────────────────────────────────────────
@@ -145,38 +137,24 @@ def bridged(count: int, rate: str, slow: int | None = None, slow_rate: str | Non
 
 
 @contextmanager
-def delayed_pair(delay_s: float, bytes_per_s: float = math.inf) -> Iterator[Network]:
-    """Make two namespaces. Each packet is delayed by `delay_s` in each direction; packets keep their order.
-
-    bytes_per_s: rate in each direction. Packets are as large as TCP makes them: split into frames, they would be more
-    than the relay can pass on at a gigabit.
-    """
+def delayed_pair(delay_s: float) -> Iterator[Network]:
+    """Make two namespaces. Each packet is delayed by `delay_s` in each direction; packets keep their order."""
     with ExitStack() as stack:
         network = _namespaces(stack, 2)
         devices = []
         for rank, (name, interface) in enumerate(zip(network.namespaces, network.interfaces, strict=True)):
             devices.append(_tun(stack, name, interface))
             _ip(name, "link", "set", interface, "txqueuelen", str(TUN_QUEUE))
-            if bytes_per_s < math.inf:
-                _ip(name, "link", "set", interface, "mtu", str(LARGE_PACKET))
             _plug(network, rank)
-        stack.enter_context(_relay(devices, delay_s, bytes_per_s))
+        stack.enter_context(_relay(devices, delay_s))
         yield network
 
 
 @contextmanager
-def _relay(devices: list[int], delay_s: float, bytes_per_s: float) -> Iterator[None]:
+def _relay(devices: list[int], delay_s: float) -> Iterator[None]:
     # -S, -E: the relay starts in 15 ms. Its standard input ends with this process, even if this process is killed. It
     # has its own session: Ctrl-C must not cut the link before the ranks have ended.
-    command = [
-        sys.executable,
-        "-S",
-        "-E",
-        str(RELAY),
-        *map(str, devices),
-        str(round(delay_s * 1e9)),
-        str(1e9 / bytes_per_s),
-    ]
+    command = [sys.executable, "-S", "-E", str(RELAY), *map(str, devices), str(round(delay_s * 1e9))]
     relay = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=devices, start_new_session=True)
     try:
         yield

@@ -7,7 +7,7 @@ from collbench.machine import host
 from collbench.model.conclusions import Interval
 from collbench.stats.intervals import difference_of_intervals
 from proof import links
-from proof.claim import MISSED, Line, at_least, at_most, not_tried, within
+from proof.claim import MISSED, Line, at_least, at_most, within
 from proof.links import NamespacedLauncher
 from proof.rig import Rig
 
@@ -57,9 +57,6 @@ def rates(rig: Rig, trials: int) -> list[Line]:
     for name, bits, burst, smallest, largest in RATES[:trials]:
         title = f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}"
         model_title = "r∞ of the fitted model on it"
-        if reason := links.unsupported():
-            lines += not_tried(reason, title, model_title)
-            continue
         sizes = f"{{from: {smallest}, to: {largest}, factor: 2}}"
         with links.shaped_pair(name, burst=burst) as network:
             text = SWEEP.format(scheduling=_scheduling(), iterations=5, sizes=sizes)
@@ -82,8 +79,6 @@ def delays(rig: Rig, trials: int) -> list[Line]:
     """Recover added delays in α. A ring of n ranks passes each piece on 2(n-1) times, one after the other; each time
     gloo's receiver first reports that it is ready, then the data comes: α grows by 4(n-1) one-way delays (measured:
     3.9 to 4.1 at n = 2 and 1 to 4 KiB; below, a notice overlaps; above, TCP's first window counts)."""
-    if reason := links.unsupported_tun():
-        return not_tried(reason, "an added one-way delay, recovered in α")
     text = SWEEP.format(scheduling=_scheduling(), iterations=25, sizes="[1KiB, 2KiB, 3KiB, 4KiB]")
     alphas: dict[float, Interval] = {}
     for delay_s in (0.0, *DELAYS_S[:trials]):
@@ -102,8 +97,6 @@ def delays(rig: Rig, trials: int) -> list[Line]:
 def matrix(rig: Rig, trials: int) -> list[Line]:
     """Measure four hosts on a bridge, one at half the rate or none: is the slow link named, and no other?"""
     titles = ("one link of four at half the rate is named by the pairwise matrix", "no link is slow, and one is named")
-    if reason := links.unsupported():
-        return not_tried(reason, *titles)
     right, wrong, shares = 0, 0, []
     for trial in range(trials):
         slow = trial % 4

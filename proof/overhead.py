@@ -8,6 +8,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from collbench.rank.rounds import workload_of
 from collbench.rank.tensors import Arena
 from collbench.rank.workload import Workload, plant
 from collbench.report.notices import sentence
-from proof.claim import Line, not_tried, within
+from proof.claim import Line, within
 from proof.rig import Rig
 
 KIB = 1024
@@ -52,21 +53,41 @@ LINES = {
     "mpi": ((4 * KIB, 1, 25, 100), (1024 * KIB, 1, 15, 10), (4 * KIB, 20, 10, 10)),
 }
 WARMUP = 3
-# Planted shares of a call; size, turns per block and iterations per turn.
-PLANTED, PLANTED_SIZES = (0.02, 0.2), ((64 * KIB, 25, 10), (1024 * KIB, 25, 10), (16384 * KIB, 8, 3))
+# Runs some iterations; returns the ns of each.
+Loop = Callable[[], list[int]]
+# Planted shares of a call, and the lines of claims about them.
+PLANTED, PLANTED_LINES = (0.02, 0.2), ((64 * KIB, 1, 25, 10), (1024 * KIB, 1, 25, 10), (16384 * KIB, 1, 8, 3))
 SETTINGS = Settings(Sampling(0, 0.0, None, None, 0.0, 1), seed=1, timeout_s=60.0, pool_bytes=0)
 
 
+@dataclass(frozen=True)
+class Task:
+    """What two ranks measure: the suite and bare loops of the same calls, with planted faults or without."""
+
+    backend: str
+    trials: int
+    # As in LINES.
+    lines: Sequence[Sequence[int]]
+    # Of the threads of gloo's loop: the overhead of the suite is wanted, not gloo's stalls.
+    scheduling: str = "batch"
+    # Shares of a call that the fault `slow` adds.
+    shares: Sequence[float] = ()
+    suite: bool = True
+
+
 def against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
-    """Compare gloo with its loop threads under SCHED_BATCH: the overhead of the suite is wanted, not gloo's stalls."""
-    return _compared(rig.launcher, "gloo", trials)
+    return _compared(rig.launcher, Task("gloo", trials, LINES["gloo"]))
 
 
 def mpi_against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
     """Compare calls through mpi4py with a loop of mpi4py's own calls with the same arguments."""
-    if reason := host.unsupported_mpi():
-        return not_tried(sentence(reason), "mpi: reported / bare loop")
-    return _compared(MpiLauncher(rig.launcher), "mpi", trials)
+    return _compared(MpiLauncher(rig.launcher), Task("mpi", trials, LINES["mpi"], "normal"))
+
+
+def without_mpi() -> str | None:
+    """Return why MPI cannot be measured here; None if it can."""
+    reason = host.unsupported_mpi()
+    return None if reason is None else sentence(reason)
 
 
 def plants(rig: Rig, trials: int) -> list[Line]:
@@ -75,32 +96,28 @@ def plants(rig: Rig, trials: int) -> list[Line]:
     Ranks share the cores, so a fault costs more than its share; the suite and the bare loop must find the same cost.
     """
     lines = []
-    means = _means(rig.launcher, "proof.overhead:planted", trials, "gloo", len(PLANTED_SIZES))
-    for (size, *_), blocks in zip(PLANTED_SIZES, means, strict=True):
+    means = _means(rig.launcher, Task("gloo", trials, PLANTED_LINES, shares=PLANTED))
+    for (size, *_), blocks in zip(PLANTED_LINES, means, strict=True):
         for share in PLANTED:
             slowed, reported = blocks[f"bare {share}"], blocks[f"reported {share}"]
             title = f"reported / bare loop, both with {share:.0%} planted, {size // KIB} KiB"
-            cost = "; the fault costs {:+.1%} [{:+.1%} to {:+.1%}]".format(
-                *(bound - 1 for bound in ratio_of(slowed / blocks["bare"]))
-            )
+            cost = _note("the fault costs", slowed / blocks["bare"])
             lines.append(within(title, *ratio_of(reported / slowed), ALLOWED["gloo"], cost))
     return lines
 
 
 def cost_of(rig: Rig, share: float, scheduling: str, trials: int = 12) -> float:
-    """Return the slowdown of a bare loop by a fault: the mean ratio over the sizes of `PLANTED_SIZES`."""
-    entry = "proof.overhead:planted_alone"
-    means = _means(rig.launcher, entry, trials, "gloo", len(PLANTED_SIZES), share, scheduling)
-    return float(np.exp(np.mean([np.log(ratio_of(each[f"bare {share}"] / each["bare"])[0]) for each in means])))
+    """Return the slowdown of a bare loop by a fault: the mean ratio over the sizes of `PLANTED_LINES`."""
+    task = Task("gloo", trials, PLANTED_LINES, scheduling, (share,), suite=False)
+    ratios = [ratio_of(blocks[f"bare {share}"] / blocks["bare"])[0] for blocks in _means(rig.launcher, task)]
+    return float(np.exp(np.mean(np.log(ratios))))
 
 
-def _means(
-    starter: Starter, entry: str, trials: int, backend: str, lines: int, *more: object
-) -> Iterator[dict[str, np.ndarray]]:
+def _means(starter: Starter, task: Task) -> Iterator[dict[str, np.ndarray]]:
     """Yield, per line, the means of the blocks of each kind of loop."""
-    ranks = starter.start(2, entry, (backend, trials, *more))
+    ranks = starter.start(2, "proof.overhead:main", task)
     try:
-        for _ in range(lines):
+        for _ in task.lines:
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
             message, _ = messages.receive(ranks.members[0].connection)
             yield {name: np.array(values) for name, values in message["means"].items()}
@@ -108,19 +125,20 @@ def _means(
         ranks.kill()
 
 
-def _compared(starter: Starter, backend: str, trials: int) -> list[Line]:
+def _compared(starter: Starter, task: Task) -> list[Line]:
     """Compare reported times with the mean of two bare loops; the ratio of these two loops is the control."""
     results = []
-    lines = LINES[backend]
-    blocks = _means(starter, "proof.overhead:main", trials, backend, len(lines))
-    for (size, depth, *_), means in zip(lines, blocks, strict=True):
-        control = ratio_of(means["bare again"] / means["bare"])
+    for (size, depth, *_), means in zip(task.lines, _means(starter, task), strict=True):
         metric = "isolated" if depth == 1 else f"pipelined ({depth})"
-        title = f"{backend}: reported / bare loop, {metric}, {size // KIB} KiB"
-        note = "; bare / bare {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
+        title = f"{task.backend}: reported / bare loop, {metric}, {size // KIB} KiB"
+        note = _note("bare / bare", means["bare again"] / means["bare"])
         both = np.sqrt(means["bare"] * means["bare again"])
-        results.append(within(title, *ratio_of(means["reported"] / both), ALLOWED[backend], note))
+        results.append(within(title, *ratio_of(means["reported"] / both), ALLOWED[task.backend], note))
     return results
+
+
+def _note(about: str, ratios: np.ndarray) -> str:
+    return f"; {about} " + "{:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in ratio_of(ratios)))
 
 
 def ratio_of(ratios: np.ndarray) -> tuple[float, float, float]:
@@ -131,66 +149,44 @@ def ratio_of(ratios: np.ndarray) -> tuple[float, float, float]:
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def main(context: RankContext, task: bytes) -> None:
+def main(context: RankContext, given: bytes) -> None:
     """Run a rank, which sends the means of the blocks of each kind of loop, per line."""
-    backend, trials = json.loads(task)
+    task = Task(**json.loads(given))
     gc.disable()  # as in a rank of the suite during measurements
-    scheduling = "batch" if backend == "gloo" and host.unsupported_batch() is None else "normal"
-    with joined(context, backend, 120, scheduling=scheduling) as group:
-        for size, depth, turns, length in LINES[backend]:
-            metric = "isolated" if depth == 1 else "pipelined"
-            case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "reused", metric, depth=depth)
-            arena = Arena(buffer_bytes(case, 0), group.device.handle)
-            work = workload_of(case, group, arena, SETTINGS)
-            arena.clear()
-            tensor = arena.take(size, torch.float32)  # the same buffer: another buffer has other places in the caches
-            bare = functools.partial(bare_loop, BARE[backend](tensor), length, depth, group.barrier)
-            timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device, group.align)
-            loops = {
-                "reported": lambda t=timer, k=length: t.measure(k)["duration_ns"],
-                "bare": bare,
-                "bare again": bare,
-            }
-            _send_means(context, group, loops, trials, turns, tensor)
+    scheduling = task.scheduling if host.unsupported_batch() is None else "normal"
+    with joined(context, task.backend, 120, scheduling=scheduling) as group:
+        for line in task.lines:
+            _measure(context, group, task, *line)
     context.send({"kind": "done"})
 
 
-def planted(context: RankContext, task: bytes) -> None:
-    """Run a rank as `main` does, with the fault `slow` at all planted shares."""
-    _, trials = json.loads(task)
-    _measure_planted(context, trials, PLANTED, "batch", reported=True)
+def _measure(context: RankContext, group: Group, task: Task, size: int, depth: int, turns: int, length: int) -> None:
+    metric = "isolated" if depth == 1 else "pipelined"
+    case = Case("all_reduce", task.backend, group.world_size, "float32", size, "sum", "reused", metric, depth=depth)
+    arena = Arena(buffer_bytes(case, 0), group.device.handle)
+    work = workload_of(case, group, arena, SETTINGS)
+    arena.clear()
+    tensor = arena.take(size, torch.float32)  # the same buffer: another buffer has other places in the caches
+    call = BARE[task.backend](tensor)
 
+    def bare(call: Callable[[], Any]) -> Loop:
+        return functools.partial(bare_loop, call, length, depth, group.barrier)
 
-def planted_alone(context: RankContext, task: bytes) -> None:
-    """Run a rank with bare loops only, with the fault `slow` at one share and without it."""
-    _, trials, share, scheduling = json.loads(task)
-    _measure_planted(context, trials, (share,), scheduling, reported=False)
+    def reported(work: Workload, barrier: Callable[[], None]) -> Loop:
+        timer = timing.CaseTimer(work, case, barrier, _nothing, group.device, group.align)
+        return lambda: timer.measure(length)["duration_ns"]
 
-
-def _measure_planted(
-    context: RankContext, trials: int, shares: Sequence[float], scheduling: str, reported: bool
-) -> None:
-    gc.disable()
-    scheduling = scheduling if host.unsupported_batch() is None else "normal"
-    with joined(context, "gloo", 120, scheduling=scheduling) as group:
-        for size, turns, length in PLANTED_SIZES:
-            case = Case("all_reduce", "gloo", group.world_size, "float32", size, "sum", "reused", "isolated")
-            arena = Arena(buffer_bytes(case, 0), group.device.handle)
-            work = workload_of(case, group, arena, SETTINGS)
-            arena.clear()
-            tensor = arena.take(size, torch.float32)
-            call = _torch_call(tensor)
-            loops: dict[str, Callable[[], Any]] = {"bare": functools.partial(bare_loop, call, length, 1, group.barrier)}
-            for share in shares:
-                faults = [Fault("slow", group.rank, share=share)]
-                slowed, _ = plant(faults, case, 1, group.rank, _Bare(call), group.barrier)
-                loops[f"bare {share}"] = functools.partial(bare_loop, slowed.ready(1)[0], length, 1, group.barrier)
-                suite, barrier = plant(faults, case, 1, group.rank, work, group.barrier)
-                timer = timing.CaseTimer(suite, case, barrier, _nothing, group.device, group.align)
-                if reported:
-                    loops[f"reported {share}"] = lambda t=timer, k=length: t.measure(k)["duration_ns"]
-            _send_means(context, group, loops, trials, turns, tensor)
-    context.send({"kind": "done"})
+    if not task.shares:
+        loops = {"reported": reported(work, group.barrier), "bare": bare(call), "bare again": bare(call)}
+    else:
+        loops = {"bare": bare(call)}
+    for share in task.shares:
+        faults = [Fault("slow", group.rank, share=share)]
+        slowed, _ = plant(faults, case, 1, group.rank, _Bare(call), group.barrier)
+        loops[f"bare {share}"] = bare(slowed.ready(1)[0])
+        if task.suite:
+            loops[f"reported {share}"] = reported(*plant(faults, case, 1, group.rank, work, group.barrier))
+    _send_means(context, group, loops, task.trials, turns, tensor)
 
 
 class _Bare(Workload):
@@ -202,12 +198,7 @@ class _Bare(Workload):
 
 
 def _send_means(
-    context: RankContext,
-    group: Group,
-    loops: dict[str, Callable[[], Any]],
-    trials: int,
-    turns: int,
-    tensor: torch.Tensor,
+    context: RankContext, group: Group, loops: dict[str, Loop], trials: int, turns: int, tensor: torch.Tensor
 ) -> None:
     """Run all loops in random order, the same order on all ranks, and send the means of their blocks."""
     rng = np.random.default_rng(5)

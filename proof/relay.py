@@ -1,7 +1,7 @@
-"""Pass packets between two TUN devices, each at least a known delay after its arrival, and at a known rate.
+"""Pass packets between two TUN devices, each at least a known delay after its arrival.
 
-In: two descriptors of TUN devices (non-blocking), the delay and the time per byte in nanoseconds. Out: every packet
-read from one device is written to the other, in order. Ends with its standard input, so with its parent, in any case.
+In: two descriptors of TUN devices (non-blocking), and the delay in nanoseconds. Out: every packet read from one device
+is written to the other, in order. Ends with its standard input, so with its parent, in any case.
 Runs as a separate process and imports only the standard library. Does not lose or reorder packets.
 """
 
@@ -20,40 +20,36 @@ PACKET_BYTES = 65_536
 TURN = 32
 
 
-def relay(first: int, second: int, ends: int, delay_ns: int, byte_ns: float) -> None:
+def relay(first: int, second: int, ends: int, delay_ns: int) -> None:
     """Pass packets until `ends` is readable, which means its end of file."""
-    waiting: dict[int, deque[tuple[float, bytes]]] = {first: deque(), second: deque()}
+    waiting: dict[int, deque[tuple[int, bytes]]] = {first: deque(), second: deque()}
     other = {first: second, second: first}
-    # Time at which the last packet from a device has been sent.
-    sent_ns = {first: 0.0, second: 0.0}
     while True:
         ready, _, _ = select.select([ends, first, second], [], [], _sleep_s(waiting))
         if ends in ready:
             return
         for device in ready:
-            sent_ns[device] = _take(device, waiting[other[device]], delay_ns, byte_ns, sent_ns[device])
+            _take(device, waiting[other[device]], delay_ns)
         for device, packets in waiting.items():
             while packets and packets[0][0] <= time.monotonic_ns():
                 _write(device, packets.popleft()[1])
 
 
-def _sleep_s(waiting: dict[int, deque[tuple[float, bytes]]]) -> float | None:
+def _sleep_s(waiting: dict[int, deque[tuple[int, bytes]]]) -> float | None:
     due = [packets[0][0] for packets in waiting.values() if packets]
     if not due:
         return None
     return max(0, min(due) - time.monotonic_ns() - LATE_NS) * 1e-9
 
 
-def _take(device: int, packets: deque[tuple[float, bytes]], delay_ns: int, byte_ns: float, sent_ns: float) -> float:
-    """Read the waiting packets of a device; return the time at which the last packet has been sent."""
+def _take(device: int, packets: deque[tuple[int, bytes]], delay_ns: int) -> None:
+    """Read the waiting packets of a device."""
     for _ in range(TURN):
         try:
             packet = os.read(device, PACKET_BYTES)
         except BlockingIOError:
             break
-        sent_ns = max(sent_ns, time.monotonic_ns()) + len(packet) * byte_ns
-        packets.append((sent_ns + delay_ns, packet))
-    return sent_ns
+        packets.append((time.monotonic_ns() + delay_ns, packet))
 
 
 def _write(device: int, packet: bytes) -> None:
@@ -66,4 +62,4 @@ if __name__ == "__main__":
     # A link needs no core of its host: the relay has priority over the ranks whose packets it holds.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    relay(int(sys.argv[1]), int(sys.argv[2]), sys.stdin.fileno(), int(sys.argv[3]), float(sys.argv[4]))
+    relay(int(sys.argv[1]), int(sys.argv[2]), sys.stdin.fileno(), int(sys.argv[3]))

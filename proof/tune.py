@@ -1,8 +1,7 @@
 """Compare `tune` with the truth: every algorithm of Open MPI, measured in 40 launches, kept in tune_truth.csv.gz.
 
-`python -m proof.tune collect FOLDER` measures the truth on this machine (an hour). `python -m proof.tune study` makes
-tables from it, by `tune` and by generators that keep the smallest number, and prints how many cells each table makes
-slower than the default. Launches from which a table was made never judge it.
+`python -m proof.tune FOLDER` measures the truth on this machine (an hour). Launches from which a table was made never
+judge it.
 """
 
 import csv
@@ -12,15 +11,12 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
-from tabulate import tabulate
 
 from collbench.cli.measuring import source
 from collbench.config import models
@@ -34,14 +30,13 @@ from collbench.packages.tune.analyze.choosing import Times
 from collbench.packages.tune.cli.rounds import TuneRounds, read_state
 from collbench.packages.tune.planning import TuneStage
 from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState, choice_of
-from collbench.stats.intervals import Floats, launch_interval
+from collbench.stats.intervals import launch_interval
 from collbench.store import folders
-from proof.claim import Line, at_least, at_most, not_tried
+from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu
 
 TRUTH = Path(__file__).with_name("tune_truth.csv.gz")
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "tune.png"
 LAUNCHES = 40
 CONFIG, SECONDS = "mpi-tune", 0.01
 COLUMNS = ("operation", "ranks", "size", "algorithm", "segment", "launch", "mean_s")
@@ -153,42 +148,19 @@ def _measured_in(times: Times, left_by_round: Sequence[Mapping[Cell, Sequence[Pi
     return measured
 
 
-def by_smallest(times: Times, launches: int, mean: bool = False, keeps: bool = False) -> Table:
-    """Pick the row with the smallest number in each cell, as `optimize_config.py` of NCCL's example tuner does.
-
-    That script keeps the best row of a cell, so the smallest number of all launches. mean: use means over launches
-    instead. keeps: the default is one of the choices.
-    """
-    numbers = range(1, launches + 1)
-    picks, measured = {}, 0
-    for cell, choices in times.items():
-        tried = {
-            choice: [logs[n] for n in numbers if n in logs]
-            for choice, logs in choices.items()
-            if choice != DEFAULT or keeps
-        }
-        tried = {choice: logs for choice, logs in tried.items() if logs}
-        measured += sum(map(len, tried.values()))
-        picks[cell] = min(tried, key=lambda choice: float(np.mean(tried[choice]) if mean else np.min(tried[choice])))
-    return Table(picks, measured)
-
-
 @dataclass
 class Found:
-    """Sums over many tables."""
+    """Sums over tables."""
 
     cells: int = 0
-    # Cells with a rule; those that are slower than the default by more than 2 %.
-    changed: int = 0
+    # Cells with a rule that are slower than the default by more than 2 %.
     slower_by_2: int = 0
     # Cells shown to be slower by the interval of the judging launches: a mean above 1 alone may be chance.
     shown: int = 0
     tables: int = 0
-    # Logarithms of the time over the best choice, and over the default.
+    # Logarithms of the time over the best choice.
     regret: float = 0.0
-    gain: float = 0.0
     measured: float = 0.0
-    shown_shares: list[float] = field(default_factory=list)
 
     def add(self, times: Times, table: Table) -> None:
         """Judge a table by launches from which it was not made.
@@ -197,20 +169,17 @@ class Found:
         """
         self.tables += 1
         self.measured += table.measured
-        before, halves = self.shown, (JUDGES[::2], JUDGES[1::2])
+        halves = (JUDGES[::2], JUDGES[1::2])
         complements = [[n for n in range(1, LAUNCHES + 1) if n not in half] for half in halves]
         for cell, choice in table.picks.items():
             logs = times[cell]
             over = _mean(logs[choice], JUDGES) - _mean(logs[DEFAULT], JUDGES)
             self.cells += 1
-            self.changed += choice != DEFAULT
             self.slower_by_2 += choice != DEFAULT and bool(over > np.log1p(LEAST_GAIN))
             self.shown += choice != DEFAULT and _shown_slower(logs, choice, JUDGES)
             for half, complement in zip(halves, complements, strict=True):
                 best = min(logs, key=lambda c: _mean(logs[c], complement))
                 self.regret += (_mean(logs[choice], half) - _mean(logs[best], half)) / 2
-            self.gain += over
-        self.shown_shares.append((self.shown - before) / len(table.picks))
 
 
 def _shown_slower(logs: choosing.Logs, choice: Pick, numbers: Iterable[int]) -> bool:
@@ -223,20 +192,12 @@ def _mean(logs: Mapping[int, float], numbers: Iterable[int]) -> float:
     return float(np.mean([logs[number] for number in numbers if number in logs]))
 
 
-GENERATORS = {
-    "tune": by_tune,
-    **{f"smallest of {n}": lambda times, n=n: by_smallest(times, n) for n in (1, 2, 3, 5, 10, 20)},
-    **{f"smallest or default of {n}": lambda times, n=n: by_smallest(times, n, keeps=True) for n in (1, 5, 20)},
-    **{f"smallest mean of {n}": lambda times, n=n: by_smallest(times, n, mean=True) for n in (2, 3, 5, 10, 20)},
-}
-
-
-def simulated(name: str, times: Times, tables: int) -> Found:
-    """Make and judge tables of a generator, from launches in random order."""
+def simulated(made_by: Callable[[Times], Table], times: Times, tables: int) -> Found:
+    """Make and judge tables from launches in random order."""
     dice, result = np.random.default_rng(0), Found()
     for _ in range(tables):
         order = shuffled(times, dice)
-        result.add(order, GENERATORS[name](order))
+        result.add(order, made_by(order))
     return result
 
 
@@ -246,102 +207,35 @@ def copies(times: Times, dice: np.random.Generator) -> Times:
     A copy and the default are interchangeable, so each pair's log ratio, minus its mean, has both signs equally often.
     """
     drawn = shuffled(times, dice, repeated=True)
-    return {cell: _moved(drawn[cell], times[cell], lambda count: dice.choice((-1.0, 1.0), count)) for cell in times}
+    return {cell: _copied(drawn[cell], times[cell], dice) for cell in times}
 
 
-def equal_on_average(times: Times, dice: np.random.Generator) -> Times:
-    """Return times in which no choice differs from the default on average, but keeps its scatter around it, with tails.
-
-    Copies behave otherwise: a choice that is slightly faster in most launches, and much slower in a few, stays so here.
-    """
-    drawn = shuffled(times, dice)
-    return {cell: _moved(drawn[cell], times[cell], np.ones) for cell in times}
-
-
-def _moved(drawn: choosing.Logs, full: choosing.Logs, signs: Callable[[int], Floats]) -> choosing.Logs:
-    """Shift the choices of a cell onto its default. signs: return this number of signs for the differences."""
+def _copied(drawn: choosing.Logs, full: choosing.Logs, dice: np.random.Generator) -> choosing.Logs:
+    """Shift the choices of a cell onto its default."""
     default, moved = drawn[DEFAULT], {DEFAULT: drawn[DEFAULT]}
     for choice, logs in drawn.items():
         if choice != DEFAULT:
             mean = float(np.mean([full[choice][n] - full[DEFAULT][n] for n in full[choice] if n in full[DEFAULT]]))
             common = [n for n in logs if n in default]
-            apart = np.array([logs[n] - default[n] - mean for n in common]) * signs(len(common))
+            apart = np.array([logs[n] - default[n] - mean for n in common]) * dice.choice((-1.0, 1.0), len(common))
             moved[choice] = {n: default[n] + value for n, value in zip(common, apart.tolist(), strict=True)}
     return moved
 
 
-def with_a_rule(times: Times, tables: int, move: Callable[[Times, np.random.Generator], Times]) -> tuple[int, int]:
-    """Count tables of `tune` with a rule, and the rules, on times in which no choice is faster than the default."""
+def with_a_rule(times: Times, tables: int) -> int:
+    """Count tables of `tune` with a rule, on copies of the default."""
     dice = np.random.default_rng(1)
-    made = [by_tune(move(times, dice)).picks for _ in range(tables)]
-    rules = [sum(choice != DEFAULT for choice in picks.values()) for picks in made]
-    return sum(map(bool, rules)), sum(rules)
-
-
-def study(tables: int) -> None:
-    """Print and draw the share of cells that each generator makes slower than the default."""
-    times = truth()
-    everything = sum(len(choices) for choices in times.values()) * LAUNCHES
-    rows: list[list[str]] = []
-    drawn: dict[str, list[tuple[int, float, float, float]]] = {}
-    for name in GENERATORS:
-        result = simulated(name, times, tables)
-        low, high = over_tables(result.shown_shares)
-        value = float(np.mean(result.shown_shares))
-        kind, _, launches = name.rpartition(" of ")
-        drawn.setdefault(kind or name, []).append((int(launches) if kind else 0, value, low, high))
-        rows.append([
-            name, f"{result.measured / result.tables / everything:.0%}", f"{result.changed / result.cells:.0%}",
-            f"{result.slower_by_2 / result.cells:.2%}", f"{value:.2%} [{low:.2%} – {high:.2%}]",
-            f"{np.exp(result.gain / result.cells):.3f}", f"{np.expm1(result.regret / result.cells):.1%}",
-        ])  # fmt: skip
-        print(tabulate(rows[-1:], tablefmt="plain"), flush=True)
-    headers = [
-        "table",
-        "launches used",
-        "cells with a rule",
-        "slower by 2 %",
-        "shown to be slower",
-        "over the default",
-        "over the best",
-    ]
-    print(tabulate(rows, headers, tablefmt="github"))
-    for move in (copies, equal_on_average):
-        changed, rules = with_a_rule(times, tables, move)
-        print(f"{move.__name__}: {changed} of {tables} tables have a rule, {rules} of {tables * len(times)} cells")
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for (kind, points), marker in zip(drawn.items(), "Dovs", strict=True):
-        x, y, low_ends, high_ends = map(np.array, zip(*points, strict=True))
-        if kind == "tune":
-            axes.axhline(y[0], color="black", label="collbench tune")
-            continue
-        axes.errorbar(x, y, [y - low_ends, high_ends - y], marker=marker, capsize=3, label=f"{kind} of N launches")
-    axes.set_xscale("log")
-    axes.set_xticks([1, 2, 3, 5, 10, 20], ["1", "2", "3", "5", "10", "20"])
-    axes.minorticks_off()
-    axes.set_xlabel("launches of each algorithm, N")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
-    axes.set_ylabel("cells shown to be slower than the default")
-    axes.set_ylim(bottom=-0.003)
-    axes.legend()
-    axes.set_title("Keeping the smallest number makes cells slower than the library's default", fontsize=10.5)
-    figure.savefig(PICTURE, dpi=150)
-
-
-def over_tables(shares: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean share. Tables are the units, because cells of a table share its launches."""
-    mean, error = float(np.mean(shares)), float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
-    return max(0.0, mean - 1.96 * error), mean + 1.96 * error
+    made = (by_tune(copies(times, dice)).picks.values() for _ in range(tables))
+    return sum(any(choice != DEFAULT for choice in picks) for picks in made)
 
 
 # ── claims ───────────────────────────────────────────────────────────────────────────────────────
 def on_truth(rig: Rig, trials: int) -> list[Line]:
     """Judge tables of `tune` from kept launches. trials: tables; tables of copies are COPIED times as many."""
     times = truth()
-    result = simulated("tune", times, trials)
+    result = simulated(by_tune, times, trials)
     over = float(np.expm1(result.regret / result.cells))
-    copied, _ = with_a_rule(times, COPIED * trials, copies)
+    copied = with_a_rule(times, COPIED * trials)
     everything = sum(len(choices) for choices in times.values()) * LAUNCHES
     part = result.measured / result.tables / everything
     return [
@@ -354,6 +248,10 @@ def on_truth(rig: Rig, trials: int) -> list[Line]:
     ]  # fmt: skip
 
 
+# Copy of the default → how often its variable is set to its default value.
+COPIES = {Pick(f"copy {times}"): times for times in range(1, 6)}
+
+
 class Copies(catalog.OpenMpi):
     """Open MPI with choices equal to its default: variables are set to their default values, several times."""
 
@@ -363,13 +261,11 @@ class Copies(catalog.OpenMpi):
     }
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
-        return [Pick(f"copy {number}") for number in range(1, 6)]
+        return [*COPIES]
 
     def settings(self, picks: Mapping[str, Pick]) -> Variables:
         chosen = [(op, choice) for op, choice in sorted(picks.items()) if choice != DEFAULT]
-        return Variables(
-            tuple((self.variables[op], "4") for op, choice in chosen for _ in range(int(choice.algorithm.split()[1])))
-        )
+        return Variables(tuple((self.variables[op], "4") for op, choice in chosen for _ in range(COPIES[choice])))
 
 
 def real_copies(rig: Rig, trials: int) -> list[Line]:
@@ -418,8 +314,6 @@ def crossovers(rig: Rig, trials: int) -> list[Line]:
     """Find crossovers of NCCL's choices on virtual GPUs, with latency and bandwidth by rule. trials: tables."""
     title = "a crossover lies within its interval (or within 1 % of it)"
     best = "the choice of a cell is the fastest by the rule, or at most 2 % slower"
-    if reason := virtual_gpu.missing():
-        return not_tried(reason, title, best)
     rule: dict[str, object] = {"gpus": 2, "chosen": "ring.simple", "timed_data": 0}
     for place, op in enumerate(("all_reduce", "all_gather")):
         for name, (latency_us, rate) in RULE.items():
@@ -472,12 +366,4 @@ def _over_best(rule: Mapping[str, object], result: Mapping[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["collect", folder]:
-            collect(Path(folder))
-        case ["export", folder]:
-            export(Path(folder))
-        case ["study", tables]:
-            study(int(tables))
-        case _:
-            sys.exit("python -m proof.tune collect FOLDER | export RUN | study TABLES")
+    collect(Path(sys.argv[1]))

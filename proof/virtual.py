@@ -9,15 +9,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from collbench.analyze.analysis import analyze, diagnose
 from collbench.machine import host
+from collbench.model.records import Run
 from collbench.packages.training.conclusions import training_of
-from proof.claim import HOLDS, MISSED, Line, at_least, at_most, not_tried
+from proof.claim import HOLDS, MISSED, Line, at_least, at_most
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual
 
@@ -43,7 +44,7 @@ backends: [nccl]
 world_sizes: [{ranks}]
 launches: {launches}
 operations: [{operation}]
-sizes: [64KiB]
+sizes: [{size}]
 buffers: hot
 sampling: {{warmup: 1, warmup_seconds: 0, iterations: {iterations}}}
 timeout: 60s
@@ -98,6 +99,20 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def _measured(rule: Mapping[str, object], text: str, **modules: str) -> Run:
+    """Run a configuration in a folder with these modules."""
+    with _folder() as folder:
+        for name, code in modules.items():
+            (folder / f"{name}.py").write_text(code)
+        return virtual.measured(folder, rule, text, timeout=1800)[0]
+
+
+def _close(title: str, ratio: float, allowed: float) -> Line:
+    """Judge a ratio that should be 1."""
+    outcome = HOLDS if abs(ratio - 1) <= allowed else MISSED
+    return Line(title, f"within ±{allowed:.1%}", f"{ratio - 1:+.2%}", outcome)
+
+
 @contextmanager
 def _busy_cores() -> Iterator[None]:
     """Run a program on each core that never pauses."""
@@ -113,8 +128,6 @@ def _busy_cores() -> Iterator[None]:
 # ── times ────────────────────────────────────────────────────────────────────────────────────────
 def times(rig: Rig, trials: int) -> list[Line]:
     """Compare device times with the rule, with a busy program on each core. trials: numbers of ranks."""
-    if reason := virtual.missing():
-        return not_tried(reason, "reported device times are those of the rule")
     lines = []
     for ranks in WORLDS[:trials]:
         operations = "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv"
@@ -122,9 +135,8 @@ def times(rig: Rig, trials: int) -> list[Line]:
         off: dict[str, float] = {}
         # 1 GiB: two cores can fill and check it for 2 ranks, but hardly for 8.
         for operations, sizes, metrics in (several, ("all_reduce", "1GiB", "isolated"))[: 2 if ranks == 2 else 1]:
-            with _folder() as folder, _busy_cores():
-                text = SWEEP.format(ranks=ranks, operations=operations, sizes=sizes, metrics=metrics)
-                run, _ = virtual.measured(folder, RULE, text, timeout=1800)
+            with _busy_cores():
+                run = _measured(RULE, SWEEP.format(ranks=ranks, operations=operations, sizes=sizes, metrics=metrics))
             assert not run.plan.skips, run.plan.skips
             for summary in analyze(run).summaries:
                 case, time_s = summary.case, summary.time_s
@@ -145,9 +157,6 @@ def perf(rig: Rig, trials: int) -> list[Line]:
     A call takes the host 5 ms and the device 12 µs, or the device 5 ms. Only two calls run back to back: a call that is
     enqueued after the stream has become idle has no device time.
     """
-    title = "perf: time in nccl-tests' column / what its definition gives"
-    if reason := virtual.missing():
-        return not_tried(reason, title)
     lines = []
     for enqueue_us, latency_us in ((5000, 12), (0, 5000))[:trials]:
         rule = RULE | {"gpus": 2, "enqueue_us": enqueue_us, "latency_us": latency_us}
@@ -159,59 +168,57 @@ def perf(rig: Rig, trials: int) -> list[Line]:
         below = re.search(r"^# +1024  .*?([\d.]+) us in place", done.stdout, re.MULTILINE)
         column, device = float(row[9]) / max(enqueue_us, latency_us), float(below[1] if below else 0) / latency_us
         about = f"a call takes the host {enqueue_us} µs and the device {latency_us} µs"
-        for label, ratio, allowed in ((title, column, HOSTS), ("device time below it / the rule", device, EXACT)):
-            outcome = HOLDS if abs(ratio - 1) <= allowed else MISSED
-            lines.append(Line(f"{label}: {about}", f"within ±{allowed:.1%}", f"{ratio - 1:+.2%}", outcome))
+        lines.append(_close(f"perf: time in nccl-tests' column / what its definition gives: {about}", column, HOSTS))
+        lines.append(_close(f"device time below it / the rule: {about}", device, EXACT))
     return lines
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
 def late(rig: Rig, trials: int) -> list[Line]:
     """Measure a GPU that begins 200 µs late, and twice as many launches in which all GPUs are equal."""
-    texts = "a GPU that is 200 µs late is named, and no other", "all GPUs are equal, and one is named"
-    if reason := virtual.missing():
-        return not_tried(reason, *texts)
-
-    def named(rule: Mapping[str, object], launches: int) -> list[list[int | None]]:
-        text = ONE.format(ranks=2, launches=launches, operation="all_reduce", iterations=40)
-        return _named_by_launch(RULE | {"gpus": 2} | rule, text)
-
-    late = [(rank, named({f"late_us@{rank}": 200}, len(range(rank, trials, 2)))) for rank in range(min(2, trials))]
-    right = sum(launch == [rank] for rank, launches in late for launch in launches)
-    wrong = sum(launch != [] for launch in named({}, 2 * trials))
-    return [at_least(texts[0], right, trials, 0.95), at_most(texts[1], wrong, 2 * trials, 0.05)]
-
-
-def _named_by_launch(rule: Mapping[str, object], text: str) -> list[list[int | None]]:
-    """Return the ranks that are named per launch of a run, with each launch diagnosed as a separate run."""
-    with _folder() as folder:
-        run, _ = virtual.measured(folder, rule, text, timeout=1800)
-    launches = sorted({s.launch for s in run.samples})
-    alone = (replace(run, samples=[s for s in run.samples if s.launch == launch]) for launch in launches)
-    return [[finding.rank for finding in diagnose(launch).findings] for launch in alone]
+    rule = RULE | {"gpus": 2}
+    case = {"ranks": 2, "operation": "all_reduce", "size": "64KiB", "iterations": 40}
+    right = _found(rule, case, trials, lambda rank: {f"late_us@{rank}": 200})
+    wrong = sum(launch != [] for launch in _named_by_launch(rule, case, 2 * trials))
+    return [
+        at_least("a GPU that is 200 µs late is named, and no other", right, trials, 0.95),
+        at_most("all GPUs are equal, and one is named", wrong, 2 * trials, 0.05),
+    ]
 
 
 def slow_link(rig: Rig, trials: int) -> list[Line]:
     """Measure pairwise exchanges of 4 GPUs, one of them at half the rate; and as many with equal GPUs."""
-    texts = "a GPU with links at half the rate is named by the pairwise matrix", "all links are equal, and one is named"
-    if reason := virtual.missing():
-        return not_tried(reason, *texts)
+    rule = RULE | {"timed_data": 1, "gpus": 4, "bus_gbps": 40}
+    case = {"ranks": 4, "operation": "pairwise", "size": "4MiB", "iterations": 54}
+    right = _found(rule, case, trials, lambda rank: {f"bus_gbps@{rank}": 20})
+    wrong = sum(launch != [] for launch in _named_by_launch(rule, case, trials))
+    return [
+        at_least("a GPU with links at half the rate is named by the pairwise matrix", right, trials, 0.95),
+        at_most("all links are equal, and one is named", wrong, trials, 0.05),
+    ]
 
-    def named(rule: Mapping[str, object], launches: int) -> list[list[int | None]]:
-        text = ONE.format(ranks=4, launches=launches, operation="pairwise", iterations=54).replace("64KiB", "4MiB")
-        return _named_by_launch({**RULE, "timed_data": 1, "gpus": 4, "bus_gbps": 40, **rule}, text)
 
-    slow = [(rank, named({f"bus_gbps@{rank}": 20}, len(range(rank, trials, 4)))) for rank in range(min(4, trials))]
-    right = sum(launch == [rank] for rank, launches in slow for launch in launches)
-    wrong = sum(launch != [] for launch in named({}, trials))
-    return [at_least(texts[0], right, trials, 0.95), at_most(texts[1], wrong, trials, 0.05)]
+def _found(
+    rule: dict[str, int], case: Mapping[str, object], trials: int, planted: Callable[[int], dict[str, int]]
+) -> int:
+    """Plant a fault into each rank in turn; return in how many launches this rank is named, and no other."""
+    ranks, right = rule["gpus"], 0
+    for rank in range(min(ranks, trials)):
+        named = _named_by_launch(rule | planted(rank), case, len(range(rank, trials, ranks)))
+        right += sum(launch == [rank] for launch in named)
+    return right
+
+
+def _named_by_launch(rule: Mapping[str, object], case: Mapping[str, object], launches: int) -> list[list[int | None]]:
+    """Return the ranks that are named per launch of a run, with each launch diagnosed as a separate run."""
+    run = _measured(rule, ONE.format(launches=launches, **case))
+    numbers = sorted({s.launch for s in run.samples})
+    alone = (replace(run, samples=[s for s in run.samples if s.launch == number]) for number in numbers)
+    return [[finding.rank for finding in diagnose(launch).findings] for launch in alone]
 
 
 def gate(rig: Rig, trials: int) -> list[Line]:
     """Run a gate over 8 hosts of 2 GPUs under torchrun, one host at 80 % of the others' rate. trials: fleets."""
-    texts = "a node at 80 % of the others' rate fails the gate, and no other", "its rate is what the rule says"
-    if reason := virtual.missing_hosts():
-        return not_tried(reason, *texts)
     rule = RULE | {"gpus": 2, "memory_gib": 4}
     usual_us, slow_us = (
         virtual.collective_us("all_reduce", 2**24, 2, rule | {"bus_gbps": gbps}) for gbps in (400, 320)
@@ -228,8 +235,10 @@ def gate(rig: Rig, trials: int) -> list[Line]:
         hits += [node["node"] for node in nodes if node["verdict"] != "PASS"] == [slow]
         rates.append(nodes[slow]["rate"]["value"] / (usual_us / slow_us))
     ratio = max(rates, key=lambda value: abs(value - 1))
-    outcome = HOLDS if abs(ratio - 1) <= EXACT else MISSED
-    return [at_least(texts[0], hits, trials, 1.0), Line(texts[1], f"within ±{EXACT:.1%}", f"{ratio - 1:+.2%}", outcome)]
+    return [
+        at_least("a node at 80 % of the others' rate fails the gate, and no other", hits, trials, 1.0),
+        _close("its rate is what the rule says", ratio, EXACT),
+    ]
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
@@ -239,8 +248,6 @@ def training(rig: Rig, trials: int) -> list[Line]:
     trials: rules. A tail holds if any value in this range is within 2 % of the truth, and if these waits are at most
     20 % of the truth.
     """
-    if reason := virtual.missing():
-        return not_tried(reason, "the tail of a training step is what arithmetic gives")
     return [line for link in LINKS[:trials] for ranks in (2, 4) for line in training_on(ranks, *link)]
 
 
@@ -249,9 +256,7 @@ def training_on(ranks: int, product_ms: float, latency_ms: float, gbps: float) -
     rule = {"gpus": ranks, "kernel_us": 0, "copy_us": 0, "copy_gbps": 1e9, "bus_gbps": gbps}
     rule |= {"latency_us": 1000 * latency_ms}
     rule |= {f"kernel_us.{name}": 1000 * product_ms for name in ("mm", "addmm", "bmm", "linear")}
-    with _folder() as folder:
-        (folder / "chain.py").write_text(CHAIN)
-        run, _ = virtual.measured(folder, rule, STEPS.format(ranks=ranks), timeout=1800)
+    run = _measured(rule, STEPS.format(ranks=ranks), chain=CHAIN)
     (scenario,) = training_of(analyze(run)).scenarios
     splits = {result.label: result.split for result in scenario.results}
     lines = []

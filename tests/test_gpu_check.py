@@ -37,7 +37,7 @@ def test_all_fifteen_steps_run_or_say_what_they_need():
 
 def test_a_copy_that_takes_twice_as_long_is_not_as_expected():
     good = {row.step: row.good for row in checked(lambda: rig(slower=2.0), None) if row.good is not None}
-    assert good.pop("copy of 256 MiB") is good.pop("copy of 1024 MiB") is False
+    assert good.pop("copy of 256 MiB") is good.pop("copy of 1 GiB") is False
     assert all(good.values())
 
 

@@ -11,7 +11,6 @@ import time
 import psutil
 import pytest
 
-from collbench.machine import host
 from conftest import ROOT
 from proof import links
 from proof.rig import Rig
@@ -122,12 +121,3 @@ def test_namespaces_of_a_killed_process_are_removed_by_the_next_process():
     with links.shaped_pair("1gbit"):
         listed = _output("ip", "netns", "list")
     assert names and not any(name in listed for name in names)
-
-
-@needs_tun
-@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
-def test_a_command_runs_on_two_hosts_with_a_link_between_them():
-    tool = [sys.executable, "-m", "tools.two_hosts", "--delay", "20ms", "--"]
-    done = subprocess.run([*tool, "hostname"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (sorted(done.stdout.split()), done.returncode) == (["host0", "host1"], 0), done.stderr
-    assert subprocess.run([*tool, "false"], cwd=ROOT, capture_output=True, check=False).returncode == 1

@@ -1,141 +1,103 @@
 """The page of the proofs has the newest run of each claim; a claim whose code has changed since is not current."""
 
-import functools
-import symtable
+import subprocess
 
 import pytest
 
-from proof import accuracy, claims, code
-from proof.claim import HOLDS, MISSED, UNDECIDED, at_least, at_most, judged
+from proof import accuracy, coverage
+from proof.accuracy import CURRENT, OLDER, UNKNOWN
+from proof.claim import HOLDS, LIMIT, MISSED, UNDECIDED, at_least, at_most, judged
+from proof.claims import CLAIMS, Claim
 
-STATISTICS = """
-import time
-from collbench.rules import SHARE as LEAST
-from collbench import words
-
-def mean(values: "Rig", other: words.Rig):
-    if not values: raise ValueError("no values")
-    total, number = sum(values), len(values)
-    return total / number / LEAST + helper(number) + time.monotonic()
-
-def helper(number): return Other().value + limit
-
-def option(default, about): return default
-
-class Other:
-    value = 1
-    half = 2
-    size = option(4, "bytes of all values")
-
-limit = 3
-
-def unused(): return 1
-"""
-RULES = "SHARE = 3\nOTHER = 4\n"
-WORDS = "class Rig: pass\n"
+RUN = {"version": 1, "date": "2026-01-02 03:04", "lines": []}
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "changes"),
-    [
-        ("statistics", "    total,", '    """A docstring."""\n    total,', False),
-        ("statistics", "limit = 3", "limit = 3  # a comment", False),
-        ("statistics", "if not values: raise", "if not values:\n        raise", False),
-        ("statistics", '"no values"', '"give a value"', False),
-        ("statistics", "raise ValueError", "raise TypeError", True),
-        ("statistics", '"bytes of all values"', '"the sum of all bytes"', False),
-        ("statistics", "option(4", "option(5", True),
-        ("statistics", "number", "count", False),
-        ("statistics", "total / number", "number / total", True),
-        ("statistics", "helper", "offset", False),
-        ("statistics", "helper(number): return Other", "helper(length): return Other", False),
-        ("statistics", "Other", "Constants", False),
-        ("statistics", ".value", ".half", True),
-        ("statistics", "    value =", "    constant =", True),  # its use keeps the old name, so this is another program
-        ("statistics", "limit", "bound", False),
-        ("statistics", "+ limit", "- limit", True),
-        ("statistics", "time.monotonic", "time.perf_counter", True),
-        ("statistics", "def unused(): return 1", "def unused(): return 2", False),
-        ("statistics", "value = 1", "value = 2", True),
-        ("rules", "SHARE = 3", "SHARE = 2", True),
-        ("rules", "OTHER = 4", "OTHER = 5", False),
-        ("words", "pass", "value = 1", False),
-    ],
-)
-def test_a_claim_rests_on_the_functions_that_it_uses(tmp_path, monkeypatch, name, old, new, changes):
-    texts = {"statistics": STATISTICS, "rules": RULES, "words": WORDS}
-
-    def fingerprint():
-        (tmp_path / "bench" / "collbench").mkdir(parents=True, exist_ok=True)
-        for module, text in texts.items():
-            (tmp_path / f"bench/collbench/{module}.py").write_text(text)
-        monkeypatch.setattr(code, "ROOT", tmp_path)
-        monkeypatch.setattr(code, "_module", functools.cache(code._Module))
-
-        def mean(): ...
-
-        mean.__module__ = "collbench.statistics"
-        return code.fingerprint(mean)
-
-    before = fingerprint()
-    assert old in texts[name] and old != new
-    texts[name] = texts[name].replace(old, new)
-    assert (fingerprint() != before) == changes
-
-
-def tables_within(table):
-    yield table
-    for inner in table.get_children():
-        yield from tables_within(inner)
-
-
-def functions_of(table):
-    for inner in table.get_children():
-        yield from [inner] if inner.get_type() == "function" else functions_of(inner)
-
-
-def test_no_function_uses_one_name_both_as_its_own_and_as_the_modules():
-    """`proof.canonical` does not distinguish the scopes within a function."""
-    twofold = []
-    for path in [*(code.ROOT / "bench" / "collbench").rglob("*.py"), *(code.ROOT / "proof").rglob("*.py")]:
-        module = symtable.symtable(path.read_text(), path.name, "exec")
-        defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
-        for function in functions_of(module):
-            symbols = [symbol for table in tables_within(function) for symbol in table.get_symbols()]
-            own = {each.get_name() for each in symbols if each.is_local() and not each.is_imported()}
-            others = {each.get_name() for each in symbols if each.is_global() and each.is_referenced()}
-            twofold += [(path.name, function.get_name(), name) for name in own & others & defined]
-    assert twofold == []
-
-
-def test_a_claim_rests_on_the_method_and_not_on_sentences():
-    launches = code.rests_on(claims.CLAIMS["coverage-launches"].run)
-    assert ("collbench.stats.intervals", "launch_interval") in launches
-    compared = claims.CLAIMS["simulated-compare"]
-    modules = {module for module, _ in code.rests_on(compared.run, compared.more, compared.without)}
-    assert "collbench.analyze.compare" in modules and not any(
-        module.startswith("collbench.launch") for module in modules
+def claim(**changes):
+    return Claim(
+        **{"run": coverage.over_launches, "protocol": "", "trials": 1, "quick": 1, "minutes": 1, "paths": (), **changes}
     )
-    measured = claims.CLAIMS["late-rank"]
-    modules = {module for module, _ in code.rests_on(measured.run, measured.more, measured.without)}
-    assert {"collbench.rank.timing", "collbench.launch.sweep"} <= modules
-    for claim in claims.CLAIMS.values():
-        everything = code.rests_on(claim.run, claim.more, claim.without)
-        texts = {module for module, _ in everything if module.startswith("collbench.report")}
-        assert texts <= set(claim.more)
 
 
-def test_a_page_shows_common_words_of_lines_once():
-    rows = [
-        ("a", "interval over 8 launches, skewed", "figure", "a reason"),
-        ("a", "interval over 8 launches, lognormal", "figure", "a reason"),
-        ("b", "another", "figure", ""),
+def line(says, outcome, limit=""):
+    return {"says": says, "demanded": "never", "measured": "0 of 9", "outcome": outcome, "limit": limit}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with one commit, and its hash."""
+
+    def git(*words):
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    for name in ("bench/rules.py", "bench/words.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("SHARE = 3\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "begin")
+    return tmp_path, git
+
+
+def test_a_run_is_of_this_code_until_a_path_of_its_claim_changes(repository):
+    folder, git = repository
+    commit = git("rev-parse", "HEAD")
+
+    def states():
+        claims = [claim(paths=(path,)) for path in ("bench", "bench/rules.py", "bench/words.py")]
+        return [accuracy.standing(each, RUN | {"commit": commit}, folder) for each in claims]
+
+    assert states() == 3 * [CURRENT]
+    (folder / "bench/rules.py").write_text("SHARE = 2\n")
+    assert states() == [OLDER, OLDER, CURRENT], "not yet committed"
+    git("commit", "-qam", "change")
+    assert states() == [OLDER, OLDER, CURRENT]
+    git("mv", "bench/words.py", "bench/names.py")
+    assert states() == 3 * [OLDER]
+    git("commit", "-qam", "rename")
+    confirmed = RUN | {"commit": commit, "confirmed": git("rev-parse", "HEAD")}
+    assert accuracy.standing(claim(paths=("bench",)), confirmed, folder) == CURRENT
+    assert accuracy.standing(claim(replaced={1: "too few"}), confirmed, folder) == "protocol 1"
+
+
+@pytest.mark.parametrize("commit", ["0123456789ab", "0123456789ab-dirty", "not available"])
+def test_without_its_commit_the_code_of_a_run_is_unknown(repository, commit):
+    assert accuracy.standing(claim(paths=("bench",)), RUN | {"commit": commit}, repository[0]) == UNKNOWN
+
+
+def test_a_confirmed_run_keeps_its_own_commit(tmp_path, monkeypatch):
+    before = accuracy.kept()
+    for name in ("FILE", "PAGE"):
+        monkeypatch.setattr(accuracy, name, tmp_path / name)
+    accuracy.keep("delays", before["delays"])
+    accuracy.confirm("delays")
+    changed = accuracy.kept()["delays"]
+    assert changed.pop("confirmed") == accuracy.record(1, 1, [], 0, "")["commit"].removesuffix("-dirty")
+    assert changed == {key: value for key, value in before["delays"].items() if key != "confirmed"}
+
+
+def test_all_paths_of_a_claim_exist():
+    """Git says of a path that never was that nothing changed."""
+    for name, each in CLAIMS.items():
+        missing = [path for path in each.files if not (accuracy.ROOT / path).exists()]
+        assert not missing, name
+
+
+def test_the_page_begins_with_what_does_not_hold(monkeypatch):
+    monkeypatch.setattr(accuracy, "standing", lambda claim, run: run["code"])
+    kept = {
+        "good": RUN | {"code": OLDER, "lines": [line("all is found", HOLDS), line("nothing is left", HOLDS)]},
+        "bad": RUN | {"code": CURRENT, "lines": [line("soon", UNDECIDED), line("late", LIMIT, "measure more")]},
+        "worse": RUN | {"code": OLDER, "lines": [line("at once", MISSED)]},
+    }
+    shown = accuracy.page({name: claim(weekly=name == "good") for name in (*kept, "new")}, kept)
+    parts = ["at once", "soon", "late: 0 of 9, not never: measure more", "Of this code", "**bad**: 0 of 2\n"]
+    parts += [
+        "Of older code, 2026-01-02, 3 lines: 2 holds, 1 MISSED",
+        "**good** (weekly): 2 of 2; all is found: 0 of 9",
     ]
-    assert accuracy._named_once(rows) == [
-        rows[0],
-        ("", "… lognormal", "figure", "as above"),
-        rows[2],
-    ]
+    places = [shown.index(part) for part in [*parts, "**worse**: 0 of 1", "Never run: new."]]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +119,12 @@ def test_an_allowed_count_is_rounded_down():
 
 
 def test_a_claim_whose_protocol_changed_states_the_reason():
-    for name, runs in accuracy.kept().items():
-        claim = claims.CLAIMS[name]
-        assert {run["version"] for run in runs} <= {claim.version, *claim.replaced}, name
-    minutes = {name: claim.minutes for name, claim in claims.CLAIMS.items()}
-    weekly = sum(spent for name, spent in minutes.items() if claims.CLAIMS[name].weekly)
-    simulated = sum(spent for name, spent in minutes.items() if claims.CLAIMS[name].simulated)
-    assert sum(minutes.values()) - weekly - simulated / 2 < 60 and weekly < 90, "the Makefile says how long they take"
+    for name, run in accuracy.kept().items():
+        assert run["version"] in {CLAIMS[name].version, *CLAIMS[name].replaced}, name
+
+
+def test_all_claims_take_as_long_as_the_makefile_says():
+    minutes = {name: claim.minutes for name, claim in CLAIMS.items()}
+    weekly = sum(spent for name, spent in minutes.items() if CLAIMS[name].weekly)
+    simulated = sum(spent for name, spent in minutes.items() if CLAIMS[name].simulated)
+    assert sum(minutes.values()) - weekly - simulated / 2 < 60 and weekly < 90

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,20 +37,33 @@ NAMED = [["node node5"], [], ["node node2"]]
 Row = tuple[str, str, str, bool]
 
 
+def measured(folder: Path, *arguments: str) -> tuple[float, int]:
+    """Run one command of CollBench; return its seconds from start to end, and its peak bytes."""
+    began = time.perf_counter()
+    with (folder / "out.txt").open("wb") as out:
+        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out)
+        _, status, usage = os.wait4(process.pid, 0)
+    took_s = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in ({0, 1} if arguments[0] == "compare" else {0}):
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{(folder / 'out.txt').read_text()}")
+    return took_s, usage.ru_maxrss * 1024
+
+
 def call(folder: Path, *arguments: str) -> float:
-    """Run one command of CollBench; return its seconds from start to end."""
-    began = time.perf_counter()
-    command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}")
-    return time.perf_counter() - began
+    return measured(folder, *arguments)[0]
 
 
-def python(code: str, *options: str) -> tuple[float, str]:
+def python(folder: Path, code: str) -> tuple[float, str]:
+    """Run a program; return its seconds and output."""
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
-    return time.perf_counter() - began, done.stdout + done.stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return time.perf_counter() - began, done.stdout
+
+
+def median_row(what: str, times: Sequence[float], limit_s: float) -> Row:
+    return what, f"< {limit_s:g} s", spread(times, 2), statistics.median(times) < limit_s
 
 
 def share_of_the_sweep(folder: Path) -> list[Row]:
@@ -92,7 +106,7 @@ def first_numbers(folder: Path) -> list[Row]:
     for what, limit, times in zip(("first number", "whole table"), (5, 12), both, strict=True):
         good = statistics.median(times) <= limit
         rows.append((f"gloo.yaml on a terminal, {what}", f"≤ {limit} s", spread(times), good))
-    times_of = compared(candidates(folder, None, None, ""), folder)
+    times_of = compared(candidates(folder), folder)
     own, plain = (list(zip(*times, strict=True)) for times in times_of.values())
     for what, ours, theirs in zip(("first number", "table"), own, plain, strict=True):
         good = statistics.median(ours) <= statistics.median(theirs)
@@ -111,7 +125,8 @@ def memory_of_a_rank(folder: Path) -> list[Row]:
     """Measure the memory of a rank that measures small messages only."""
     call(folder, "run", str(ROOT / "configs/gloo.yaml"), "--no-plots", "--set", "sizes=[1KiB]", "--set", "launches=1")
     run = folders.read(folders.newest(folder / "results"))
-    idle = int(python("import torch, torch.distributed, resource; print(resource.getrusage(0).ru_maxrss)")[1]) * 1024
+    program = "import torch, torch.distributed, resource; print(1024 * resource.getrusage(0).ru_maxrss)"
+    idle = int(python(folder, program)[1])
     above = max(max(s.usage.peak_rss_bytes) for s in run.samples if s.usage) - idle
     return [("a rank's memory above idle torch, 1 KiB", "≤ 100 MiB", f"{above / MIB:.0f} MiB", above <= 100 * MIB)]
 
@@ -120,15 +135,13 @@ def start_to_end(folder: Path) -> list[Row]:
     (folder / "three.yaml").write_text(THREE_SIZES)
     torch_s, bare_s, plots_s = [], [], []
     for _ in range(5):
-        torch_s.append(python("import torch")[0])
+        torch_s.append(python(folder, "import torch")[0])
         bare_s.append(call(folder, "run", "three.yaml", "--no-plots"))
         plots_s.append(call(folder, "run", "three.yaml"))
-    torch = statistics.median(torch_s)
-    rows = []
+    torch, rows = statistics.median(torch_s), []
     for what, times, limit in (("table and report", bare_s, 3.0), ("with plots", plots_s, 4.5)):
         margin = statistics.median(times) - torch
-        text = f"{statistics.median(times):.2f} s = import torch ({torch:.2f} s) + {margin:.2f} s "
-        text += f"(total {min(times):.2f} – {max(times):.2f})"
+        text = f"{spread(times, 2)} = import torch ({torch:.2f} s) + {margin:.2f} s"
         rows.append((f"three sizes, start to {what}", f"≤ import torch + {limit} s", text, margin <= limit))
     return rows
 
@@ -136,25 +149,22 @@ def start_to_end(folder: Path) -> list[Row]:
 def light_verbs(folder: Path) -> list[Row]:
     rows = []
     for arguments in (["--help"], ["plan", str(ROOT / "configs/gloo.yaml")], ["list"]):
-        times = [call(folder, *arguments) for _ in range(7)]
         code = f"import sys; sys.argv = ['run_bench.py', *{arguments!r}]; from collbench.__main__ import main\n"
         code += "main()\n"
         code += "print('HEAVY', sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
-        command = [sys.executable, "-c", code]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        out = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment).stdout
-        light = "HEAVY []" in out
-        text = f"{statistics.median(times):.2f} s ({min(times):.2f} – {max(times):.2f}), "
-        text += f"heavy imports: {'none' if light else out[-60:]}"
-        rows.append((f"`{arguments[0]}`", "< 0.5 s, light", text, statistics.median(times) < 0.5 and light))
+        heavy = python(folder, code)[1].rpartition("HEAVY ")[2].strip()
+        rows.append(median_row(f"`{arguments[0]}`", [call(folder, *arguments) for _ in range(7)], 0.5))
+        rows.append((f"`{arguments[0]}`, heavy imports", "[]", heavy, heavy == "[]"))
     return rows
 
 
 def quiet_run(root: Path, name: str, cases: list[Case], launches: int, seed: int) -> Path:
     """Write a run of 200 iterations per case and launch, without a fault."""
     rng = np.random.default_rng(seed)
-    made = {(case.key, n): large_runs.scattered(rng, case) for case in cases for n in range(1, launches + 1)}
-    return large_runs.write(root, name, cases, launches, made)
+    numbers = range(1, launches + 1)
+    return large_runs.write(
+        root, name, launches, ((n, c, large_runs.scattered(rng, c)) for n in numbers for c in cases)
+    )
 
 
 def hundred_cases(folder: Path) -> list[Row]:
@@ -162,18 +172,8 @@ def hundred_cases(folder: Path) -> list[Row]:
     path = quiet_run(folder / "results", "hundred", cases, launches=3, seed=1)
     reports = [call(folder, "report", path.name) for _ in range(5)]
     plots = [call(folder, "report", path.name, "--plots") for _ in range(3)]
-    rows = []
-    for what, times, limit in (("report", reports, 1.0), ("report and plots", plots, 6.0)):
-        median = statistics.median(times)
-        rows.append(
-            (
-                f"{what} of 100 cases",
-                f"< {limit:g} s",
-                f"{median:.2f} s ({min(times):.2f} – {max(times):.2f})",
-                median < limit,
-            )
-        )
-    return rows
+    rows = [median_row("report of 100 cases", reports, 1.0)]
+    return [*rows, median_row("report and plots of 100 cases", plots, 6.0)]
 
 
 def scale(folder: Path) -> list[Row]:
@@ -183,8 +183,8 @@ def scale(folder: Path) -> list[Row]:
     paths = [quiet_run(folder / "results", f"large{seed}", cases, launches=5, seed=seed).name for seed in (1, 2)]
     rows = []
     for verb, names in (("report", paths[:1]), ("compare", [*paths, "--format", "json"])):
-        times, peaks = zip(*(call_measured(folder, verb, *names) for _ in range(3)), strict=True)
-        text = f"{statistics.median(times):.2f} s ({min(times):.2f} – {max(times):.2f}), {max(peaks) / MIB:.0f} MiB"
+        times, peaks = zip(*(measured(folder, verb, *names) for _ in range(3)), strict=True)
+        text = f"{spread(times, 2)}, {max(peaks) / MIB:.0f} MiB"
         good = statistics.median(times) < 5 and max(peaks) < 500 * MIB
         rows.append((f"{verb}: 500 cases × 8 ranks × 200 iterations × 5 launches", "< 5 s, < 500 MiB", text, good))
     return rows
@@ -220,53 +220,28 @@ def sixty_four_ranks(folder: Path) -> list[Row]:
     return [("64 gloo ranks, 1 KiB, 9 iterations", "< 90 s, measured", text, took < 90 and len(good) == 1)]
 
 
-def call_measured(folder: Path, *arguments: str) -> tuple[float, int]:
-    """Run one command of CollBench; return its seconds and peak bytes."""
+def the_tests(folder: Path) -> list[Row]:
     began = time.perf_counter()
-    with (folder / "out.txt").open("wb") as out:
-        process = subprocess.Popen([sys.executable, str(ROOT / "run_bench.py"), *arguments], cwd=folder, stdout=out)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode in {0, 1}, arguments
-    return time.perf_counter() - began, usage.ru_maxrss * 1024
-
-
-def the_tests() -> list[Row]:
-    began = time.perf_counter()
-    command = ["make", "test"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(["make", "test"], cwd=ROOT, capture_output=True, text=True, check=False)
+    took_s = time.perf_counter() - began
     if done.returncode:
         print(done.stdout[-3000:], file=sys.stderr)
-    took = time.perf_counter() - began
-    return [
-        (
-            "`make test`, installed",
-            "< 5 min",
-            f"{took / 60:.1f} min, exit {done.returncode}",
-            took < 300 and not done.returncode,
-        )
-    ]
+    good = took_s < 300 and not done.returncode
+    return [("`make test`, installed", "< 5 min", f"{took_s / 60:.1f} min, exit {done.returncode}", good)]
+
+
+PARTS = (
+    start_to_end, light_verbs, hundred_cases, scale, many_ranks, sixty_four_ranks, memory_of_a_rank,
+    share_of_the_sweep, first_numbers, the_tests,
+)  # fmt: skip
 
 
 def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="collbench-self-") as name:
-        folder = Path(name)
-        for part in (
-            start_to_end,
-            light_verbs,
-            hundred_cases,
-            scale,
-            many_ranks,
-            sixty_four_ranks,
-            memory_of_a_rank,
-            share_of_the_sweep,
-            first_numbers,
-        ):
+        for part in PARTS:
             print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr)
-            rows += part(folder)
-    print("the tests ...", file=sys.stderr)
-    rows += the_tests()
+            rows += part(Path(name))
     shown = [(what, target, got, "yes" if good else "NO") for what, target, got, good in rows]
     print(tabulate(shown, ["figure", "to reach", "measured", "reached"], tablefmt="pipe", disable_numparse=True))
     return 0 if all(good for *_, good in rows) else 1

@@ -1,9 +1,10 @@
 """Write docs/configuration.md from the models of the configurations: every key with meaning, default and example.
 
-`make docs` runs it.
+And JSON Schemas: of configurations, for completion of YAML in editors, and of what --format json prints. `make docs`
+runs it.
 """
 
-import sys
+import json
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args
@@ -20,15 +21,16 @@ from collbench.model.units import format_bytes, parse_bytes, parse_seconds, pars
 from collbench.packages.gate.config import Expectation, Expectations
 from collbench.packages.replay.config import ReplaySection
 from collbench.packages.training.catalog.strategies import STRATEGIES
-from collbench.packages.training.config import (
-    ImportedModel,
-    ShapeSection,
-    StrategySection,
-    TrainingSection,
-)
+from collbench.packages.training.config import ImportedModel, ShapeSection, StrategySection, TrainingSection
+from collbench.report.machine_format import COMPARISONS, json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"
+SCHEMAS = {
+    "configs/schema.json": Config.model_json_schema,
+    "docs/report-schema.json": json_schema,
+    "docs/comparison-schema.json": lambda: json_schema(COMPARISONS),
+}
 
 COLLECTIVES = """\
 # yaml-language-server: $schema=schema.json
@@ -62,19 +64,13 @@ training:
   rounds: 8                      # in each round of a launch, every strategy has its turn
   steps: 2                       # of a strategy in one round
 """
-INTRODUCTION = """
-A configuration is a YAML file: `collbench run my.yaml`. `list configs` shows those that come with CollBench;
-`collbench show gloo > my.yaml` begins one of your own. `--set key.path=value` overrides one key, such as
-`--set sampling.iterations=20` or `--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake
-with its line and column. Editors complete the keys from what `collbench schema` prints.
-"""
-LINKS = """
-Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths),
-[options of a case](#options-of-a-case).
-"""
-HEAD = f"""# Every key of a configuration
+HEAD = f"""\
+# Every key of a configuration
 
-{" ".join(INTRODUCTION.split())}
+A configuration is a YAML file: `collbench run my.yaml`. `list configs` shows those that come with CollBench; \
+`collbench show gloo > my.yaml` begins one of your own. `--set key.path=value` overrides one key, such as \
+`--set sampling.iterations=20` or `--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake \
+with its line and column. Editors complete the keys from what `collbench schema` prints.
 
 | value | how to write it |
 |---|---|
@@ -83,7 +79,8 @@ HEAD = f"""# Every key of a configuration
 | a rate | `25 Gbit/s`, `430 GB/s`, `1 GiB/s`. Bits and bytes are written out. |
 | a share | `5%` or `0.05`. |
 
-{" ".join(LINKS.split())}
+Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths), \
+[options of a case](#options-of-a-case).
 
 ## Examples
 
@@ -97,11 +94,17 @@ Steps of training:
 ```yaml
 {TRAINING}```
 """
-OPTIONS_OF_A_CASE = (
-    "## Options of a case\n",
-    "What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names "
-    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`.\n",
-)
+TABLES = """\
+## Tables of expected bandwidths
+
+For `collbench check TABLE`; published ones are in `configs/expected/`.
+"""
+OPTIONS_OF_A_CASE = """\
+## Options of a case
+
+What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names those \
+that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`.
+"""
 # Most names in a description; a verb lists longer lists of names.
 MOST_NAMES = 15
 # Heading → introduction of the section, and its model.
@@ -140,9 +143,7 @@ INTERNAL = {("StrategySection", "name"), ("StrategySection", "imported")}
 def value(field: FieldInfo, given: object) -> str:
     """Return a default as a user would write it."""
     parsers = [getattr(item, "func", None) for item in field.metadata]
-    if given is None:
-        return "none"
-    if is_dataclass(given):
+    if given is None or is_dataclass(given):
         return "none"
     if isinstance(given, SamplingConfig):
         return "[its keys'](#sampling)"
@@ -153,19 +154,6 @@ def value(field: FieldInfo, given: object) -> str:
     if isinstance(given, int) and parse_bytes in parsers:
         return f"`{format_bytes(given).replace(' ', '')}`"
     return f"`{in_flow(given)}`" if given != "" else "empty"
-
-
-def sections_of(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the sections that may be the value of a key."""
-    return list(_sections(field.annotation))
-
-
-def _sections(annotation):
-    """Yield the models that a type contains."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _sections(part)
 
 
 def names(annotation: object) -> tuple[str, ...]:
@@ -224,20 +212,16 @@ def options() -> list[str]:
 def page() -> str:
     """Return the whole page."""
     parts = [HEAD]
-    for title, group in (
-        ("Configurations", OF_CONFIGURATIONS),
-        ("Tables of expected bandwidths", OF_TABLES),
-    ):
-        parts.append(f"## {title}\n")
-        if group is OF_TABLES:
-            parts.append("For `collbench check TABLE`; published ones are in `configs/expected/`.\n")
+    for title, group in (("## Configurations\n", OF_CONFIGURATIONS), (TABLES, OF_TABLES)):
+        parts.append(title)
         for heading, (words, model) in group.items():
             parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]
             if model is StrategySection:
                 parts += [*strategies(), ""]
-    return "\n".join([*parts, *OPTIONS_OF_A_CASE, *options(), ""])
+    return "\n".join([*parts, OPTIONS_OF_A_CASE, *options(), ""])
 
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    sys.exit(0)
+    for name, schema in SCHEMAS.items():
+        (ROOT / name).write_text(json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")

@@ -16,7 +16,6 @@ from collbench.cli.output import analyzed
 from collbench.report import document, markdown, plots
 from collbench.report.view import View
 from collbench.store import folders
-from proof.code import of_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
@@ -30,15 +29,16 @@ SHOWN = {
 }
 # The modules that lay out and label pictures.
 DRAWING = (
-    *("collbench.report.plots.figures", "collbench.report.plots.sizes", "collbench.report.plots.ranks_and_time"),
-    *("collbench.packages.training.report.plots", "collbench.packages.replay.plots"),
+    *(f"report/plots/{name}.py" for name in ("figures", "sizes", "ranks_and_time")),
+    *("packages/training/report/plots.py", "packages/replay/plots.py"),
 )
 
 
-def made_from() -> dict[str, object]:
+def made_from() -> dict[str, str]:
     """Return the fingerprints of the current runs and code."""
-    runs = {name: hashlib.sha256((EXAMPLES / name / "samples.jsonl").read_bytes()).hexdigest() for name in SHOWN}
-    return {"samples": runs, "code": of_modules(DRAWING)}
+    runs = (EXAMPLES / name / "samples.jsonl" for name in SHOWN)
+    files = [*runs, *(ROOT / "bench/collbench" / name for name in DRAWING)]
+    return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def report() -> str:

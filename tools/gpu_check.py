@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -47,7 +48,6 @@ CALIBRATIONS_AGREE = 0.05
 MOST_EMPTY_PAIR_NS = 5_000
 # Result of cuDeviceGetCount in a process that has not initialised CUDA.
 NOT_INITIALIZED = "3"
-SHORT = "sampling={warmup: 2, iterations: 20}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ class Outcome:
     expected: str
     measured: str
     good: bool | None
+
+
+# What a step measured, and whether this is as expected.
+Answer = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,82 +87,77 @@ class _Calls(Workload):
 
 
 # ── steps on a device ────────────────────────────────────────────────────────────────────────────
-def calibration(rig: Rig) -> Outcome:
+def calibration(rig: Rig) -> Answer:
     """Calibrate at once, after work and after idling."""
-    rates = [cycles_a_ns(rig.device, rig.sleep)]
-    rig.work()
-    rig.device.synchronize()
-    rates.append(cycles_a_ns(rig.device, rig.sleep))
-    time.sleep(rig.rest_s)
-    rates.append(cycles_a_ns(rig.device, rig.sleep))
-    good = max(rates) <= (1 + CALIBRATIONS_AGREE) * min(rates)
-    shown = ", ".join(f"{rate:.3f}" for rate in rates)
-    expected = f"at once, after work, after idling: within {CALIBRATIONS_AGREE:.0%}"
-    return Outcome("calibration, cycles a ns", expected, shown, good)
+    rates = []
+    for before in (rest, rig.work, lambda: time.sleep(rig.rest_s)):
+        before()
+        rig.device.synchronize()
+        rates.append(cycles_a_ns(rig.device, rig.sleep))
+    return ", ".join(f"{rate:.3f}" for rate in rates), max(rates) <= (1 + CALIBRATIONS_AGREE) * min(rates)
 
 
-def empty_pairs(rig: Rig) -> Outcome:
+def empty_pairs(rig: Rig) -> Answer:
     """Time two events with nothing between them: on an idle stream, and after other work."""
-    device = rig.device
-    before, after = device.event(), device.event()
-    idle = []
+    before, after, idle_ns = rig.device.event(), rig.device.event(), []
     for _ in range(CALLS):
-        device.synchronize()
+        rig.device.synchronize()
         before.record()
         after.record()
-        device.synchronize()
-        idle.append(after.ns_since(before))
-    behind = CaseTimer(_Calls(rest), _case(), rest, rest, device, rest).cost_ns()
-    shown = f"idle {statistics.median(idle) / 1e3:.2f} µs, behind work {behind / 1e3:.2f} µs"
-    expected = f"behind work at most {MOST_EMPTY_PAIR_NS / 1e3:g} µs, and not more than idle"
-    good = behind <= MOST_EMPTY_PAIR_NS and behind <= max(statistics.median(idle), 1_000)
-    return Outcome("two events, nothing between", expected, shown, good)
+        rig.device.synchronize()
+        idle_ns.append(after.ns_since(before))
+    idle, behind = statistics.median(idle_ns), _timer(rig, rest).cost_ns()
+    good = behind <= MOST_EMPTY_PAIR_NS and behind <= max(idle, 1_000)
+    return f"idle {idle / 1e3:.2f} µs, behind work {behind / 1e3:.2f} µs", good
 
 
-def copy_of(nbytes: int) -> Callable[[Rig], Outcome]:
-    """Return the step for one size."""
-
-    def step(rig: Rig) -> Outcome:
-        """Time a copy: its time follows from the memory's bandwidth, as it reads and writes every byte."""
-        low, high = SHARE_OF_PEAK
-        share = 2 * nbytes / _timed_ns(rig, rig.copy(nbytes)) * 1e9 / rig.memory_bytes_per_s
-        expected = f"{low:.0%} to {high:.0%} of {rig.memory_bytes_per_s / 1e9:.0f} GB/s"
-        return Outcome(f"copy of {nbytes // MIB} MiB", expected, f"{share:.1%}", low <= share <= high)
-
-    return step
+def copy(rig: Rig, nbytes: int) -> Answer:
+    """Time a copy: its time follows from the memory's bandwidth, as it reads and writes every byte."""
+    share = 2 * nbytes / _timed_ns(rig, rig.copy(nbytes)) * 1e9 / rig.memory_bytes_per_s
+    return f"{share:.1%} of {rig.memory_bytes_per_s / 1e9:.0f} GB/s", SHARE_OF_PEAK[0] <= share <= SHARE_OF_PEAK[1]
 
 
-def bare_loop(rig: Rig) -> Outcome:
+def bare_loop(rig: Rig) -> Answer:
     """Compare the suite's time of a call with a bare loop of the same calls between two events."""
-    device, call = rig.device, rig.copy(256 * MIB)
-    before, after = device.event(), device.event()
+    before, after, call = rig.device.event(), rig.device.event(), rig.copy(256 * MIB)
     for _ in range(WARMUP):
         call()
     before.record()
     for _ in range(CALLS):
         call()
     after.record()
-    device.synchronize()
+    rig.device.synchronize()
     ratio = _timed_ns(rig, call) / (after.ns_since(before) / CALLS)
-    low, high = RATIO
-    return Outcome("suite / bare loop, a copy of 256 MiB", f"{low} to {high}", f"{ratio:.3f}", low <= ratio <= high)
+    return f"{ratio:.3f}", RATIO[0] <= ratio <= RATIO[1]
 
 
-def _case() -> Case:
-    return Case("all_reduce", "nccl", 1, "float32", 4096)
+def _timer(rig: Rig, call: Call) -> CaseTimer:
+    case = Case("all_reduce", "nccl", 1, "float32", 4096)
+    return CaseTimer(_Calls(call), case, rest, rest, rig.device, rest)
 
 
 def _timed_ns(rig: Rig, call: Call) -> float:
     """Return the suite's mean ns per call, without calls that are bound by dispatching."""
-    timer = CaseTimer(_Calls(call), _case(), rest, rest, rig.device, rest)
-    timings = timer.measure(WARMUP + CALLS)
+    timings = _timer(rig, call).measure(WARMUP + CALLS)
     bound = timings.get("dispatch_bound", [False] * (WARMUP + CALLS))
-    return statistics.fmean(
-        ns for ns, late in list(zip(timings["duration_ns"], bound, strict=True))[WARMUP:] if not late
-    )
+    timed = list(zip(timings["duration_ns"], bound, strict=True))[WARMUP:]
+    return statistics.fmean(ns for ns, late in timed if not late)
 
 
 # ── steps that run commands ──────────────────────────────────────────────────────────────────────
+class Measured(NamedTuple):
+    """What `run` left behind."""
+
+    code: int
+    text: str
+    samples: list[Samples]
+    launches: list[Any]
+
+    @property
+    def sound(self) -> bool:
+        return self.code == 0 and bool(self.samples) and not any(sample.failure for sample in self.samples)
+
+
 class Commands:
     """Run CollBench's commands in their own folder. log: the file for their output."""
 
@@ -179,32 +178,39 @@ class Commands:
             log.write(f"{done.stdout}{done.stderr}exit code {done.returncode}\n")
         return done
 
-    def measured(self, name: str, *lines: str) -> tuple[int, str, list[Samples], list[dict[str, object]]]:
-        """Run a configuration; return its exit code, output, samples and launches."""
-        path = self.folder / f"{name}.yaml"
-        path.write_text("\n".join(["backends: [nccl]", "launches: 1", SHORT.replace("=", ": ", 1), *lines, ""]))
-        done = self("run", str(path), "--no-plots")
-        runs = [run for run in folders.runs(self.folder / "results") if run.name.endswith(name)]
-        run = folders.read(runs[-1]) if runs else None
-        launches = [launch for session in (run.environment if run else []) for launch in session.get("launches", [])]
-        return done.returncode, done.stdout + done.stderr, run.samples if run else [], launches
+    def measured(self, name: str, *lines: str, ranks: int = 1) -> Measured:
+        """Run a configuration with one launch."""
+        usual = ["backends: [nccl]", "launches: 1", "sampling: {warmup: 2, iterations: 20}", f"world_sizes: [{ranks}]"]
+        (self.folder / f"{name}.yaml").write_text("\n".join([*usual, *lines, ""]))
+        done = self("run", f"{name}.yaml", "--no-plots")
+        text = done.stdout + done.stderr
+        paths = [path for path in folders.runs(self.folder / "results") if path.name.endswith(name)]
+        if not paths:
+            return Measured(done.returncode, text, [], [])
+        run = folders.read(paths[-1])
+        launches = [launch for session in run.environment for launch in session.get("launches", [])]
+        return Measured(done.returncode, text, run.samples, launches)
 
 
-def uuids(commands: Commands) -> Outcome:
+def ended(done: subprocess.CompletedProcess[str]) -> Answer:
+    """Return whether a command ended with 0, and its last line."""
+    last = done.stdout.strip().rpartition("\n")[2] or done.stderr.strip()[-80:]
+    return f"{done.returncode}: {last}", done.returncode == 0
+
+
+def uuids(commands: Commands) -> Answer:
     """Check that CUDA uses the GPU that NVML reports."""
-    _, _, _, launches = commands.measured("uuids", "world_sizes: [1]", "operations: [all_reduce]", "sizes: [4KiB]")
-    cuda = launches[0]["ranks"][0]["device_uuid"] if launches else None  # type: ignore[index]
-    nvml = host.gpu_uuid(0)
-    doctor = commands("doctor")
-    good = cuda == nvml and doctor.returncode == 0
-    return Outcome("doctor, and UUIDs", f"exit code 0; CUDA has {nvml}", f"{doctor.returncode}; {cuda}", good)
+    launches = commands.measured("uuids", "operations: [all_reduce]", "sizes: [4KiB]").launches
+    cuda, nvml = launches[0]["ranks"][0]["device_uuid"] if launches else None, host.gpu_uuid(0)
+    code = commands("doctor").returncode
+    return f"{code}; {cuda} and {nvml}", cuda == nvml and code == 0
 
 
-def fork(commands: Commands) -> Outcome:
+def fork(commands: Commands) -> Answer:
     """Check that the modules of the fork server do not initialise CUDA, which does not survive a fork."""
     done = commands.python("-c", fork_program())
     printed = done.stdout.strip() or done.stderr.strip()[-80:]
-    return Outcome("fork server", f"cuDeviceGetCount gives {NOT_INITIALIZED}", printed, printed == NOT_INITIALIZED)
+    return printed, printed == NOT_INITIALIZED
 
 
 def fork_program() -> str:
@@ -218,92 +224,73 @@ print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
 """
 
 
-def one_rank(commands: Commands) -> Outcome:
-    """Run the default sweep with one rank."""
-    done = commands("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
-    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
-    return Outcome("bench-nccl with 1 rank", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
-
-
-def refused(commands: Commands) -> Outcome:
+def refused(commands: Commands) -> Answer:
     """Check that a rank without its own GPU is refused."""
     wanted = host.machine().gpus + 1
-    lines = (f"world_sizes: [{wanted}]", "operations: [all_reduce]", "sizes: [4KiB]")
-    code, text, _, _ = commands.measured("refused", *lines)
+    run = commands.measured("refused", "operations: [all_reduce]", "sizes: [4KiB]", ranks=wanted)
     reason = sentence(notice(SkipNotice.TOO_FEW_GPUS, ranks=wanted, gpus=wanted - 1))
-    shown = next((line for line in text.splitlines() if reason in line), text.strip()[-80:])
-    good = code == 3 and reason in shown
-    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {shown}", good)
+    shown = next((line for line in run.text.splitlines() if reason in line), run.text.strip()[-80:])
+    return f"{run.code}: {shown}", run.code == 3 and reason in shown
 
 
-def shared(commands: Commands) -> Outcome:
+def shared(commands: Commands) -> Answer:
     """Run two ranks on one GPU: results are right."""
-    lines = ("world_sizes: [2]", "operations: [all_reduce]", "sizes: [4KiB, 1MiB]", "oversubscribe_gpu: true")
-    code, _, samples, _ = commands.measured("shared", *lines)
-    good = code == 0 and len(samples) == 2 and not any(sample.failure for sample in samples)
-    return Outcome("2 ranks on one GPU", "right results", f"{code}: {len(samples)} cases", good)
+    lines = ("operations: [all_reduce]", "sizes: [4KiB, 1MiB]", "oversubscribe_gpu: true")
+    run = commands.measured("shared", *lines, ranks=2)
+    return f"{run.code}: {len(run.samples)} cases", run.sound and len(run.samples) == 2
 
 
-def gpu_tests(commands: Commands) -> Outcome:
-    """Run the tests on a GPU, as `make test-gpu` does."""
-    done = commands.python("-m", "pytest", "tests/test_gpu.py", "-m", "gpu", seconds=1200)
-    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
-    return Outcome("tests on a GPU", "all pass", last[0], done.returncode == 0)
-
-
-def waiting(commands: Commands) -> Outcome:
+def waiting(commands: Commands) -> Answer:
     """Check that operations that wait on the host have host times only, without delay before them."""
-    lines = ("world_sizes: [1]", "operations: [barrier, new_group]", "sizes: [4KiB]")
-    code, _, samples, _ = commands.measured("waiting", *lines)
-    timed = [sample.timed for sample in samples if sample.timed is not None]
-    unbound = all(sample.usage is not None and sample.usage.dispatch_bound is None for sample in samples)
-    good = code == 0 and len(timed) == 2 and unbound and all(timings.host_ns is None for timings in timed)
-    return Outcome("operations that wait on the host", "host times only", f"{code}: {len(timed)} cases", good)
+    run = commands.measured("waiting", "operations: [barrier, new_group]", "sizes: [4KiB]")
+    timed = [sample.timed for sample in run.samples if sample.timed is not None]
+    unbound = all(sample.usage is not None and sample.usage.dispatch_bound is None for sample in run.samples)
+    good = run.code == 0 and len(timed) == 2 and unbound and all(timings.host_ns is None for timings in timed)
+    return f"{run.code}: {len(timed)} cases", good
 
 
-def health(commands: Commands) -> Outcome:
+def health(commands: Commands) -> Answer:
     """Check that NVML is sampled while ranks run."""
-    lines = ("world_sizes: [1]", "operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]")
-    _, _, _, launches = commands.measured("health", *lines)
+    launches = commands.measured(
+        "health", "operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]"
+    ).launches
     counts = launches[0].get("health", {}) if launches else {}
-    good = isinstance(counts, dict) and any(part.get("gpus") for part in counts.values())
-    return Outcome("health of a launch", "something counted", json.dumps(counts)[:120], good)
+    return json.dumps(counts)[:120], any(part.get("gpus") for part in counts.values())
 
 
-def equivalence(commands: Commands) -> Outcome:
-    """Run `equivalence` with one rank on the GPU: all strategies train the same model."""
-    done = commands("equivalence", seconds=600)
-    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
-    return Outcome("equivalence", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
-
-
-def training_step(commands: Commands) -> Outcome:
+def training_step(commands: Commands) -> Answer:
     """Run a step of training with one rank on the GPU."""
-    lines = ("world_sizes: [1]", "training: {models: [tiny], strategies: [flat, ddp], rounds: 4}")
-    code, text, samples, _ = commands.measured("step", *lines)
-    good = code == 0 and bool(samples) and not any(sample.failure for sample in samples)
-    shown = f"{code}: {len(samples)} cases" if good else f"{code}: {text.strip()[-120:]}"
-    return Outcome("a training step on one GPU", "exit code 0", shown, good)
+    run = commands.measured("step", "training: {models: [tiny], strategies: [flat, ddp], rounds: 4}")
+    return f"{run.code}: {f'{len(run.samples)} cases' if run.sound else run.text.strip()[-120:]}", run.sound
 
 
-ON_DEVICE: dict[str, Callable[[Rig], Outcome]] = {
-    "calibration": calibration,
-    "empty event pairs": empty_pairs,
-    "copy of 256 MiB": copy_of(256 * MIB),
-    "copy of 1 GiB": copy_of(1024 * MIB),
-    "bare loop": bare_loop,
+# Name of a step → what is expected, and the step.
+SHARES = "{:.0%} to {:.0%} of the memory's bandwidth".format(*SHARE_OF_PEAK)
+ONE_RANK = ("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
+ON_DEVICE: dict[str, tuple[str, Callable[[Rig], Answer]]] = {
+    "calibration": (f"cycles a ns at once, after work, after idling: within {CALIBRATIONS_AGREE:.0%}", calibration),
+    "empty event pairs": (
+        f"behind work at most {MOST_EMPTY_PAIR_NS / 1e3:g} µs, and not more than idle",
+        empty_pairs,
+    ),
+    "copy of 256 MiB": (SHARES, lambda rig: copy(rig, 256 * MIB)),
+    "copy of 1 GiB": (SHARES, lambda rig: copy(rig, 1024 * MIB)),
+    "bare loop": ("suite / bare loop, a copy of 256 MiB: {} to {}".format(*RATIO), bare_loop),
 }
-BY_COMMANDS: dict[str, Callable[[Commands], Outcome]] = {
-    "doctor and UUIDs": uuids,
-    "fork and CUDA": fork,
-    "bench-nccl at one rank": one_rank,
-    "a rank without a GPU": refused,
-    "ranks that share a GPU": shared,
-    "tests on a GPU": gpu_tests,
-    "operations that wait on the host": waiting,
-    "health": health,
-    "equivalence": equivalence,
-    "a training step": training_step,
+BY_COMMANDS: dict[str, tuple[str, Callable[[Commands], Answer]]] = {
+    "doctor and UUIDs": ("exit code 0; CUDA has the GPU that NVML names", uuids),
+    "fork and CUDA": (f"cuDeviceGetCount gives {NOT_INITIALIZED} after the fork server's imports", fork),
+    "bench-nccl at one rank": ("exit code 0", lambda commands: ended(commands(*ONE_RANK))),
+    "a rank without a GPU": ("exit code 3 and a sentence", refused),
+    "ranks that share a GPU": ("right results", shared),
+    "tests on a GPU": (
+        "all pass",
+        lambda commands: ended(commands.python("-m", "pytest", "tests/test_gpu.py", "-m", "gpu", seconds=1200)),
+    ),
+    "operations that wait on the host": ("host times only", waiting),
+    "health": ("something counted", health),
+    "equivalence": ("exit code 0", lambda commands: ended(commands("equivalence", seconds=600))),
+    "a training step": ("right results", training_step),
 }
 
 
@@ -312,22 +299,22 @@ def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Coll
 
     rig: makes the rig, after the commands have ended: a GPU in exclusive mode is available to one process only.
     """
-    for table, make in ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig)):
+    tables: tuple[tuple[dict[str, Any], Callable[[], Any]], ...] = ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig))
+    for table, make in tables:
         means, failed = None, ""
         steps = {name: step for name, step in table.items() if not only or name in only}
         try:
             means = make() if steps else None
         except Exception as error:  # such as a GPU that another process uses exclusively
             failed = f"{type(error).__name__}: {error}"[:200]
-        for name, step in steps.items():
-            about = (step.__doc__ or "").strip()
+        for name, (expected, step) in steps.items():
             if means is None:
-                yield Outcome(name, about, failed or "needs a GPU", False if failed else None)
+                yield Outcome(name, expected, failed or "needs a GPU", False if failed else None)
                 continue
             try:
-                yield step(means)  # type: ignore[operator]
+                yield Outcome(name, expected, *step(means))
             except Exception as error:  # other steps still give results
-                yield Outcome(name, about, f"{type(error).__name__}: {error}"[:200], False)
+                yield Outcome(name, expected, f"{type(error).__name__}: {error}"[:200], False)
 
 
 def page(outcomes: list[Outcome], facts: str) -> str:
@@ -366,9 +353,8 @@ def rig_of(machine: Machine) -> Rig | None:
 def main(only: Sequence[str]) -> int:
     """Run all steps, or those with these names; print the results and write the page."""
     if unknown := set(only) - {*BY_COMMANDS, *ON_DEVICE}:
-        print(
-            f"no such step: {', '.join(unknown)}; the steps: {', '.join([*BY_COMMANDS, *ON_DEVICE])}", file=sys.stderr
-        )
+        names = ", ".join([*BY_COMMANDS, *ON_DEVICE])
+        print(f"no such step: {', '.join(unknown)}; the steps: {names}", file=sys.stderr)
         return 2
     machine = host.machine()
     able = "nccl" not in machine.backends_missing
