@@ -106,8 +106,6 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
         planning.reason_to_alternate([large, large], host)
     )
     assert planning.reason_to_alternate([large, small], host) is None
-    loaded = replace(small, order=[replace(small.order[0], cases=(replace(small.order[0].cases[0], load="cores"),))])
-    assert "load of one side" in sentence(planning.reason_to_alternate([small, loaded], host))
     gpus = replace(host, gpus=2, gpu_free_bytes=10 * 2**30)
     nccl = expand(["backends=[nccl]", "sizes=[4GB]", "world_sizes=[2]", "buffers=hot"], gpus)
     assert "on a GPU; 8.00 GiB may be used" in sentence(planning.reason_to_alternate([nccl, nccl], gpus))

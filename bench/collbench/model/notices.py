@@ -195,7 +195,6 @@ class SkipNotice(NoticeKind):
     LISTED_TWICE = "listed-twice"
     NOT_DIVISIBLE = "not-divisible"
     PAIRS_ALL = "pairs-all"
-    SERIAL_DRIFT = "serial-drift"
     SERIAL_GROUPS = "serial-groups"
     MATRIX_ROWS = "matrix-rows"
     TOO_HOT = "too-hot"
@@ -212,7 +211,6 @@ class SkipNotice(NoticeKind):
     METRIC_NEEDS_GPUS = "metric-needs-gpus"
     METRIC_OF_TORCH = "metric-of-torch"
     NO_GRAPH = "no-graph"
-    COUNTS_IN_GRAPH = "counts-in-graph"
     NO_ASYNC = "no-async"
     NO_BUFFERS = "no-buffers"
     NO_COPY = "no-copy"
@@ -240,7 +238,6 @@ class SkipNotice(NoticeKind):
 class TurnNotice(NoticeKind):
     """Why launches of two sides alternate, instead of taking turns block by block."""
 
-    LOAD = "load-of-one-side"
     EXCLUSIVE_GPU = "exclusive-gpu"
     BOTH_MEMORY = "memory-of-both"
 

@@ -236,14 +236,6 @@ class Case:
         key="memory",
         needs_processes=True,
     )
-    load: str = option(
-        "none",
-        "what other processes do on the ranks' cores meanwhile: none, an endless loop on each (cores), or 10 ms of "
-        "computing and 10 ms of sleep in turn (bursts)",
-        "load {}",
-        key="load",
-        needs_processes=True,
-    )
     oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
     alignment: str = option(
         "aligned",
@@ -258,14 +250,6 @@ class Case:
         "parts {}",
         "splits",
         "splits",
-    )
-    counts: str = option(
-        "known",
-        "whether ranks know the sizes of uneven parts (known), or exchange them in a call before, as MoE layers do "
-        "(exchanged)",
-        "counts {}",
-        key="counts",
-        of="splits",
     )
     own: OwnOptions = OwnOptions()
 

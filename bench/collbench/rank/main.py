@@ -27,7 +27,7 @@ from collbench.machine import environment, host
 from collbench.model.records import Case, Job, Json, Samples
 from collbench.planning.footprint import arena_bytes, batches
 from collbench.protocol.rank_context import RankContext
-from collbench.rank import load, process_group, timing
+from collbench.rank import process_group, timing
 from collbench.rank.group import Group, clock_bounds
 from collbench.rank.parts import RankPart
 from collbench.rank.process import facts, joined, run_rank, wait_to_begin
@@ -80,8 +80,6 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings.pairs)
-    if kind.load != "none":
-        load.begin(kind.load, host.affinity()[context.device :: context.world_size])
     if kind.oversubscribed:
         environment.apply(process_group.shared_gpu(context.rank).items())
     if job.probe:

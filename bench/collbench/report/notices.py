@@ -384,7 +384,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.LISTED_TWICE: Sentence("listed groups must have each of the {ranks} ranks at most once"),
     SkipNotice.NOT_DIVISIBLE: Sentence("{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}"),
     SkipNotice.PAIRS_ALL: Sentence("{op} pairs all ranks of the world, so it has no groups"),
-    SkipNotice.SERIAL_DRIFT: Sentence("groups that call one after the other have shares that do not drift"),
     SkipNotice.SERIAL_GROUPS: Sentence("groups that call one after the other are timed call by call"),
     SkipNotice.MATRIX_ROWS: Sentence("a matrix of {rows} rows is for {rows} ranks, not for {ranks}"),
     SkipNotice.TOO_HOT: Sentence("with {ranks} ranks, none can receive {times:g} times the mean"),
@@ -400,7 +399,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.METRIC_NEEDS_GPUS: Sentence("metric {metric} needs GPUs: {metric:what is timed}"),
     SkipNotice.METRIC_OF_TORCH: Sentence("metric {metric} is for torch's operations on buffers"),
     SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot include {op}, which waits on the CPU"),
-    SkipNotice.COUNTS_IN_GRAPH: Sentence("the CPU waits for exchanged counts, so a CUDA graph cannot include them"),
     SkipNotice.NO_ASYNC: Sentence("{op} has no asynchronous call"),
     SkipNotice.NO_BUFFERS: Sentence("{op} has no buffers"),
     SkipNotice.NO_COPY: Sentence("{op} is not measured with a copy"),
@@ -438,7 +436,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "be used here"
     ),
     SkipNotice.SEVERAL: Sentence("{reasons:first of}"),
-    TurnNotice.LOAD: Sentence("the load of one side would be on the cores of the other"),
     TurnNotice.EXCLUSIVE_GPU: Sentence(
         "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)"
     ),
