@@ -144,7 +144,7 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
 
 def test_batch_is_refused_if_no_thread_waits_for_the_network():
     case = Case("all_reduce", "gloo", 2, "float32", 4096, scheduling="batch")
-    no_batch = notice(SkipNotice.NO_BATCH)
+    no_batch = notice(SkipNotice.UNNAMED_THREADS, version="2.13")
     assert unsupported_by_backend(case) is None
     for backend in ("mpi", "nccl"):
         assert "has none" in sentence(unsupported_by_backend(replace(case, backend=backend)))

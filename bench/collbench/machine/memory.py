@@ -1,11 +1,12 @@
 """Limit the memory that reading files from outside may take.
 
 In: the files. Out: a context in which this process may allocate as much memory as the files could need; reading that
-needs more ends in a ForeignError of one line. It is the last resort, after the limits of each reader. If the system
-does not report the memory of a process (other than Linux), there is no limit.
+needs more ends in a ForeignError of one line. It is the last resort, after the limits of each reader. Without
+/proc there is no limit.
 """
 
 import contextlib
+import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -36,10 +37,8 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
 def _address_space(further: int) -> Iterator[None]:
     """Let the process allocate at most `further` more bytes."""
     try:
-        import resource  # deferred import: Windows lacks it
-
         pages = int(STATE.read_text().split()[0])
-    except (ImportError, OSError):
+    except OSError:
         yield
         return
     before, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -158,16 +158,12 @@ class SkipNotice(NoticeKind):
     """Why a case cannot be measured here."""
 
     # The system.
-    WINDOWS = "windows"
     NO_PROC = "no-proc"
     OTHER_PROC = "other-proc"
     NO_LOOPBACK = "no-loopback"
     LOOPBACK_DOWN = "loopback-down"
     LOOPBACK_UNNUMBERED = "loopback-unnumbered"
-    NO_REALTIME = "no-realtime"
     REALTIME_REFUSED = "realtime-refused"
-    NO_BATCH = "no-batch"
-    NO_THREADS = "no-threads"
     UNNAMED_THREADS = "unnamed-threads"
     # Libraries and GPUs.
     NO_TORCH = "no-torch"

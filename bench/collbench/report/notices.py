@@ -321,7 +321,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     VerdictNotice.NOISE_FLOOR: Sentence(
         "by the stated noise floor of {floor:share} and the intervals within the launches"
     ),
-    SkipNotice.WINDOWS: Sentence("Windows has no fork server: use WSL"),
     SkipNotice.NO_PROC: Sentence("/proc is not mounted: mount -t proc proc /proc"),
     SkipNotice.OTHER_PROC: Sentence(
         "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
@@ -334,12 +333,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "the loopback interface {name} has no address, by which ranks reach each other: ip addr add {address}/8 dev "
         "{name}"
     ),
-    SkipNotice.NO_REALTIME: Sentence("this operating system has no sched_setscheduler"),
     SkipNotice.REALTIME_REFUSED: Sentence(
         "real-time scheduling: {text} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
     ),
-    SkipNotice.NO_BATCH: Sentence("scheduling: batch needs Linux: this operating system has no SCHED_BATCH"),
-    SkipNotice.NO_THREADS: Sentence("scheduling: batch needs {path}, where a process finds its threads: mount /proc"),
     SkipNotice.UNNAMED_THREADS: Sentence(
         "scheduling: batch needs torch {version} or newer, whose gloo names its threads"
     ),
