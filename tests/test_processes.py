@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from collbench.machine import processes
 from collbench.machine.processes import ProcessHandle
 from conftest import ROOT
 
@@ -42,7 +44,7 @@ def forbidden(pid):
 
 @pytest.mark.parametrize("pidfd_open", [os.pidfd_open, forbidden])
 def test_a_handle_ends_its_process_and_no_other(monkeypatch, pidfd_open):
-    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    monkeypatch.setattr(processes, "os", SimpleNamespace(**vars(os) | {"pidfd_open": pidfd_open}))
     with python("import time; time.sleep(600)") as process:
         handle = ProcessHandle(process.pid)
         assert not handle.ended() and handle.state() != "gone" and handle.children() == []

@@ -51,11 +51,6 @@ def network_of(address: str) -> str:
     return " ".join(networks(own for own in every if own.address.partition("%")[0] == address))
 
 
-def is_interface(name: str) -> bool:
-    """Return whether this host has an interface of this name."""
-    return name in psutil.net_if_addrs()
-
-
 def loopback_interface() -> str | None:
     """Return the name of the interface with a loopback address (IPv4, else IPv6); None if there is none."""
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)

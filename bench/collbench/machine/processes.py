@@ -15,6 +15,7 @@ import psutil
 
 # Option of prctl, from <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 def end_with_parent(parent: int | None = None) -> None:
@@ -23,7 +24,7 @@ def end_with_parent(parent: int | None = None) -> None:
     If the parent has ended before this call, this process ends at once. parent: number of the process that started
     this process, if known.
     """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 

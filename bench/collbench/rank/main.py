@@ -14,7 +14,6 @@ JSON messages:
 Writes no file except the log, which receives the output of torch and its libraries.
 """
 
-import contextlib
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,9 +46,7 @@ def main(context: RankContext, job: bytes) -> None:
 def _work(context: RankContext, job: Job) -> Json:
     kind = job.launch.cases[0]
     part = _part(kind)
-    # A package may send objects of a user's classes; all other measured objects are byte strings.
-    objects = process_group.plain_objects() if part is None or part.plain else contextlib.nullcontext()
-    with objects, entered(context, job) as group:
+    with entered(context, job) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, _log_of(context))

@@ -52,7 +52,7 @@ def validated(kind: Any, value: Any, strict: bool = False) -> Any:
 
 def _one_line(error: ValidationError) -> ValueError:
     problem = error.errors(include_url=False, include_input=False)[0]
-    return ValueError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": "))
+    return ValueError(": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"]))))
 
 
 def plan_to_json(plan: Plan) -> Json:
