@@ -33,7 +33,6 @@ from collbench.model.errors import ForeignError, StoreError, damaged_json, reaso
 from collbench.model.facts import Session
 from collbench.model.notices import Notice, RunNotice, notice
 from collbench.model.records import AbState, Json, Plan, Run, Samples, Side
-from collbench.model.units import format_bytes
 from collbench.store import locks
 
 # Increased when a reader of the previous schema would misread the files. Runs of any other schema are refused.
@@ -45,9 +44,6 @@ SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "repo
 # and RUN:b name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
-# Largest document, and largest line of samples, in bytes; with thousands of ranks, they have some megabytes.
-MOST_BYTES_READ = 2**28
-MOST_OF_A_MANIFEST = 2**20  # which `list` reads of every run; they have 2 KiB
 # Largest number of damaged lines that are named one by one.
 MOST_DAMAGED = 5
 
@@ -403,7 +399,7 @@ def read_manifest(path: Path) -> Json:
     if not (_side_of(path)[0] / MANIFEST).is_file():
         raise StoreError(f"{path}: {incomplete(path)}")
     path, side = _side_of(path)
-    manifest = _read_json(path / MANIFEST, dict, MOST_OF_A_MANIFEST)
+    manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
     if not isinstance(schema, int):
         raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
@@ -492,7 +488,7 @@ def _read_lines(
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
-            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
+            for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     for _, damaged in contents:
                         damaged.append(notice(RunNotice.TORN_LINE))
@@ -529,18 +525,14 @@ def _naming_damage(where: str) -> Iterator[None]:
         raise StoreError(f"{where} damaged: {reason}") from None
 
 
-def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
-    """Return the content of a plain file. Raises StoreError if it cannot be read or is too large."""
+def _content(path: Path) -> bytes:
+    """Return the content of a plain file. Raises StoreError if it cannot be read."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        # Ask for no more than the size of the file: a memory limit (ulimit -v) refuses 256 MiB for a small file.
-        content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
-    if len(content) > most:
-        raise StoreError(f"{path}: larger than {format_bytes(most)}")
-    return content
+        return file.read()
 
 
-def _read_json(path: Path, kind: type[T], most: int = MOST_BYTES_READ) -> T:
-    content = _content(path, most)
+def _read_json(path: Path, kind: type[T]) -> T:
+    content = _content(path)
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
