@@ -22,7 +22,7 @@ from collbench.launch.secret import JobSecret
 from collbench.launch.sweep import Silent, sweep
 from collbench.launch.turns import drive
 from collbench.machine import interrupts
-from collbench.model.errors import JobError, LostRankError, StartError
+from collbench.model.errors import JobError, LostRankError, MpirunError, StartError
 from collbench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
 from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.protocol import channel, messages
@@ -281,7 +281,11 @@ def test_launches_lead_over_the_address_that_agents_on_other_hosts_reached(agent
 # ── launches that never begin ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("error", "kind", "started"),
-    [(StartError("blocked", 1), "start", [2, 3]), (LostRankError("gone", 1), "lost", [2, 2, 2, 3, 3, 3])],
+    [
+        (StartError("blocked", 1), "start", [2, 3]),
+        (MpirunError("status 7: no slots"), "start", [2, 3]),
+        (LostRankError("gone", 1), "lost", [2, 2, 2, 3, 3, 3]),
+    ],
 )
 def test_ranks_that_could_not_join_are_not_started_again_by_later_launches(tmp_path, error, kind, started):
     """A lost process is another matter: each launch starts others, or knows at once that it cannot."""
