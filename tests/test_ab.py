@@ -495,7 +495,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
 
 @pytest.mark.slow
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_the_reason_is_reported(warm, monkeypatch):
-    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.LOAD))
+    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.EXCLUSIVE_GPU))
     done = warm("ab", warm.config(), "--aa", "--budget", "6s", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
@@ -505,7 +505,7 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_the_reason_is_r
         for side in "ab"
     )  # fmt: skip
     assert last_a < first_b or last_b < first_a
-    assert "the load of one side" in done.stderr and "the load of one side" in (path / "report.md").read_text()
+    assert "exclusive mode" in done.stderr and "exclusive mode" in (path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

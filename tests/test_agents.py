@@ -22,7 +22,7 @@ from collbench.launch.secret import JobSecret
 from collbench.launch.sweep import Silent, sweep
 from collbench.launch.turns import drive
 from collbench.machine import interrupts
-from collbench.model.errors import JobError, LostRankError, StartError
+from collbench.model.errors import JobError, LostRankError, MpirunError, StartError
 from collbench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
 from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.protocol import channel, messages
@@ -67,31 +67,13 @@ def test_bytes_of_strangers_do_not_stop_an_honest_agent(agents):
         assert until(lambda: agents._interrupted)
 
 
-@pytest.fixture
-def crowd(agents):
-    """Return a function that adds callers that send nothing; the sockets are closed at the end."""
+def test_callers_that_say_nothing_keep_nobody_out(agents):
+    """No agent waits until silent callers reach their time limit."""
     with contextlib.ExitStack() as sockets:
-
-        def come(count):
-            return [sockets.enter_context(socket.create_connection(agents.address)) for _ in range(count)]
-
-        yield come
-
-
-def test_hundreds_of_callers_that_say_nothing_keep_nobody_out(agents, crowd, monkeypatch):
-    """The number of callers with a thread is limited, and no agent waits until callers reach the time limit."""
-    monkeypatch.setattr(coordinator, "CROWDED_S", 0.1)
-    most, add = [0], agents._make_room
-
-    def watched():
-        add()
-        most.append(len(agents._unproven))
-
-    monkeypatch.setattr(agents, "_make_room", watched)
-    crowd(300)
-    with honest(agents):
-        assert len(agents.gather(OWN, 60)) == 2
-        assert max(most) < coordinator.MOST_UNPROVEN
+        for _ in range(50):
+            sockets.enter_context(socket.create_connection(agents.address))
+        with honest(agents):
+            assert len(agents.gather(OWN, channel.PROOF_S - 2)) == 2
 
 
 def test_a_thread_that_cannot_be_started_does_not_end_accepting(agents, monkeypatch):
@@ -299,7 +281,11 @@ def test_launches_lead_over_the_address_that_agents_on_other_hosts_reached(agent
 # ── launches that never begin ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("error", "kind", "started"),
-    [(StartError("blocked", 1), "start", [2, 3]), (LostRankError("gone", 1), "lost", [2, 2, 2, 3, 3, 3])],
+    [
+        (StartError("blocked", 1), "start", [2, 3]),
+        (MpirunError("status 7: no slots"), "start", [2, 3]),
+        (LostRankError("gone", 1), "lost", [2, 2, 2, 3, 3, 3]),
+    ],
 )
 def test_ranks_that_could_not_join_are_not_started_again_by_later_launches(tmp_path, error, kind, started):
     """A lost process is another matter: each launch starts others, or knows at once that it cannot."""

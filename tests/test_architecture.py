@@ -337,22 +337,6 @@ def test_no_constant_is_defined_in_two_rooms():
     assert twice == {}, "\n".join(map(str, twice.items()))
 
 
-def glosses(tree):
-    """Yield the fields that the docstring of their class explains, as in "name: explanation"."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
-            fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
-            yield from (
-                f"{node.name}.{name}" for name in fields if re.search(rf"(^|[.;] ){name}(, \w+)*: ", text, re.MULTILINE)
-            )
-
-
-def test_fields_are_documented_above_them():
-    assert [f"{module}: {name}" for module, tree in TREES.items() for name in glosses(tree)] == []
-    wrong = 'class A:\n    """One.\n\n    size: in bytes.\n    """\n\n    size: int\n'
-    assert list(glosses(ast.parse(wrong))) == ["A.size"]
-
-
 def test_modules_that_texts_name_exist():
     folders = [
         ROOT,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collbench.analyze.analysis import analyze
-from collbench.launch.sweep import Spent, next_launch, sweep
+from collbench.launch.sweep import Silent, Spent, next_launch, sweep
 from collbench.launch.turns import drive
 from collbench.model.errors import MpirunError
 from collbench.model.records import Case, Launch, Plan
@@ -127,22 +127,6 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
     run = warm.only_run()
     assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
     assert all(len(s.timed.duration_ns) >= FEWEST_BLOCKS for s in run.samples)
-
-
-class Silent:
-    """An observer that reports nothing."""
-
-    def launching(self, launch):
-        pass
-
-    def begun(self, case, launch):
-        pass
-
-    def ended(self, case, failure):
-        pass
-
-    def extended(self, further):
-        pass
 
 
 class NoRanks:

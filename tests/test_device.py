@@ -196,14 +196,6 @@ def test_the_host_measures_the_cost_of_dispatching():
     assert 7 * US <= floor_ns(device.call(2 * US), device) <= 8 * US
 
 
-def test_the_host_cannot_do_what_only_a_stream_can():
-    host = Host()
-    assert not host.enqueues
-    for action in (host.event, lambda: host.occupy(1), lambda: host.captured(lambda: None), lambda: host.aside(0)):
-        with pytest.raises(NotImplementedError):
-            action()
-
-
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
 def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
     """A mark comes after the work before it; packing is the time between two marks."""

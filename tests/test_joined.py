@@ -4,7 +4,6 @@ Real launchers run if they are installed; variables of Slurm simulate Slurm, two
 """
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -12,9 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from multiprocessing import AuthenticationError
 from pathlib import Path
 
 import psutil
@@ -23,7 +20,6 @@ import pytest
 from collbench.analyze.sessions import hosts
 from collbench.cli.plan import launch_file_for
 from collbench.machine import host
-from collbench.protocol import channel
 from collbench.report.launch_files import LauncherName
 from collbench.report.notices import sentence
 from collbench.store import folders
@@ -445,41 +441,6 @@ def test_a_firewall_that_opens_the_ports_of_rank_0_only_costs_one_launch_and_is_
     assert_nothing_left(cli)
 
 
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.slow
-def test_an_impostor_who_knows_all_variables_of_launchers_is_not_taken_for_rank_0(cli):
-    """Another user of the host listens first on the port on which the other ranks look for rank 0."""
-    port, impostors = free_port(), []
-    public = hashlib.sha256(f"torchrun 2 none {port}\n".encode()).digest()
-    with channel.listen("127.0.0.1", [port + 1]) as taken:
-
-        def answer():
-            with contextlib.suppress(OSError):
-                while True:
-                    caller, _ = taken.accept()
-                    try:
-                        impostors.append(channel.answer(caller, public))
-                    except AuthenticationError:
-                        continue
-
-        threading.Thread(target=answer, daemon=True).start()
-        done = by_torchrun(cli, port, "run", cli.config())
-        taken.shutdown(socket.SHUT_RDWR)
-    assert done.returncode == 0, done.stderr
-    assert not impostors
-    assert_measured(cli, "torchrun", {2})
-
-
-@pytest.mark.slow
-@needs_links
-def test_two_jobs_of_one_size_in_one_shared_folder_do_not_disturb_each_other(cli):
-    """Both jobs have the default port of torchrun, on different hosts; all other variables of launchers are equal."""
-    with links.bridged(4, "1gbit") as network:
-        done = [finished(process) for process in pairs_of_hosts(cli, network, cli.config())]
-    assert [result.returncode for result in done] == [0, 0, 0, 0], "".join(result.stderr for result in done)
-    assert len(cli.runs()) == 2 and not list(cli.folder.glob("results/.secret-*"))
-
-
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
 def with_children(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
@@ -579,26 +540,6 @@ def test_processes_with_different_configurations_do_not_measure(cli):
     assert "has another configuration (" in done[0].stderr
     assert (done[1].stdout, done[1].stderr) == ("", "") and not cli.runs()
     assert_nothing_left(cli)
-
-
-def test_a_file_that_one_process_cannot_read_is_reported_once(cli):
-    cli.config()
-    task, other_task = slurm(cli, 2)
-    (cli.folder / "elsewhere").mkdir()
-    first = task.start("run", "tiny.yaml", "--no-plots")
-    second = CommandLine.start(other_task, "run", str(cli.folder / "elsewhere" / "tiny.yaml"))
-    done = [finished(process) for process in (first, second)]
-    assert [task.returncode for task in done] == [2, 2]
-    assert "No such file" in done[0].stderr and "rank 1 on host" in done[0].stderr
-    assert done[1].stderr == ""
-
-
-def test_two_processes_of_one_rank_are_refused(cli):
-    tasks = slurm(cli, 3)
-    tasks[2].environment["SLURM_PROCID"] = "1"
-    done = run(tasks, cli.config(), "--no-plots")
-    assert [result.returncode for result in done] == [2, 2, 2]
-    assert "two processes say that they are rank 1 of 3" in done[0].stderr
 
 
 def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):

@@ -113,24 +113,3 @@ def test_the_fork_server_loads_what_a_rank_needs():
     program = "import sys, collbench.rank.preload; print({'torch', 'numpy', 'collbench.rank.main'} <= {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-STOPPED_HELPER = """
-import signal
-import psutil
-from collbench.launch import launcher
-from collbench.machine import environment
-environment.prepare_process()
-with launcher.Launcher() as started:
-    started._running_server()
-    (helper,) = (child for child in psutil.Process().children() if "resource_tracker" in " ".join(child.cmdline()))
-    helper.suspend()
-print("ended")
-"""
-
-
-def test_a_stopped_resource_tracker_does_not_outlive_the_run():
-    """The tracker holds the output open, so a reader of the output would wait for ever."""
-    command = [sys.executable, "-c", STOPPED_HELPER]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "ended", done.stderr

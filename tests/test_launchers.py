@@ -76,16 +76,6 @@ def ranks_of_hosts(run) -> dict[str, list[int]]:
 # ── Slurm ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
 @needs_slurm
-def test_tasks_on_two_nodes_are_one_run(cluster, cli):
-    done = finished(srun(cluster, cli, ["-N2", "-n4"], "run", cli.config(FOUR), "--no-plots"))
-    assert done.returncode == 0, done.stderr
-    assert "gloo, 4 ranks" in done.stderr
-    assert_measured(cli, "srun", {4})
-    assert set(ranks_of_hosts(cli.only_run())) == set(slurm.NODES)
-
-
-@pytest.mark.slow
-@needs_slurm
 def test_an_arbitrary_distribution_asks_for_the_host_of_rank_0(cluster, cli):
     (cli.folder / "hosts").write_text("node1\nnode0\n")
     cli.environment["SLURM_HOSTFILE"] = str(cli.folder / "hosts")

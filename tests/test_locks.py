@@ -2,17 +2,11 @@
 
 import errno
 import fcntl
-import json
-import os
-from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 
 from collbench.launch.launcher import RendezvousFolder, remove_abandoned
-from collbench.model.errors import StoreError
-from collbench.store import folders, locks
-from collbench.store.folders import Journal
+from collbench.store import locks
 from conftest import TINY
 
 
@@ -41,47 +35,6 @@ def test_a_run_is_measured_with_a_note(warm, unlockable):
     assert done.returncode == 0, done.stderr
     assert "its file system has no locks" in done.stderr
     assert warm.only_run().manifest["status"] == "complete"
-
-
-# ── the owner, if there are no locks ─────────────────────────────────────────────────────────────
-@pytest.fixture
-def run(tmp_path):
-    (tmp_path / folders.SAMPLES).write_text("")
-    (tmp_path / folders.LOG).write_text("")
-    return tmp_path
-
-
-def owned_by(run, **changes):
-    owner = replace(locks.this_process(), **changes)
-    (run / folders.OWNER).write_text(json.dumps(asdict(owner)))
-
-
-@pytest.mark.usefixtures("unlockable")
-def test_without_locks_the_owner_keeps_a_second_process_away(run):
-    with Journal(run):
-        assert folders.is_being_written(run)
-        with pytest.raises(StoreError, match=f"process {os.getpid()} on host"), Journal(run):
-            pass
-    assert not folders.is_being_written(run) and not (run / folders.OWNER).exists()
-    for ended in ({"boot": "before"}, {"began": 1.0}, {"pid": 2**22 + 1}):
-        owned_by(run, **ended)
-        assert not folders.is_being_written(run)
-        with Journal(run):
-            pass
-
-
-@pytest.mark.parametrize(("options", "refused"), [("rw,local_lock=all", True), ("rw,nolock", True), ("rw", False)])
-def test_a_free_lock_of_another_host_counts_if_locks_reach_that_far(run, monkeypatch, options, refused):
-    mounts = [SimpleNamespace(mountpoint=place, opts=opts) for place, opts in (("/", "rw"), (str(run), options))]
-    monkeypatch.setattr(locks.psutil, "disk_partitions", lambda **_: mounts)
-    owned_by(run, host="elsewhere", boot="there")
-    assert folders.is_being_written(run) is refused
-    if refused:
-        with pytest.raises(StoreError, match=f"elsewhere.*remove .*{folders.OWNER}"), Journal(run):
-            pass
-        (run / folders.OWNER).unlink()
-    with Journal(run):
-        pass
 
 
 def test_folders_of_other_processes_are_not_taken_for_abandoned(tmp_path, unlockable):

@@ -3,25 +3,20 @@
 import contextlib
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from collbench.catalog.backends import unsupported_by_backend
 from collbench.catalog.metrics import METRICS
 from collbench.config.models import parse
 from collbench.machine import host
-from collbench.model.notices import SkipNotice, notice
 from collbench.model.records import Case, Machine
-from collbench.planning.cases import unsupported_here
 from collbench.planning.footprint import calls_between_refills, pool_slots
 from collbench.planning.plan import expand
 from collbench.rank.timing import PREPARE
 from collbench.report.labels import label, title, variety
-from collbench.report.notices import sentence
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 
@@ -142,17 +137,6 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
     assert "batch, normal" in variety([batch, normal])
 
 
-def test_batch_is_refused_if_no_thread_waits_for_the_network():
-    case = Case("all_reduce", "gloo", 2, "float32", 4096, scheduling="batch")
-    no_batch = notice(SkipNotice.NO_BATCH)
-    assert unsupported_by_backend(case) is None
-    for backend in ("mpi", "nccl"):
-        assert "has none" in sentence(unsupported_by_backend(replace(case, backend=backend)))
-    assert "over by then" in sentence(unsupported_by_backend(replace(case, op="new_group")))
-    assert "over by then" in sentence(unsupported_by_backend(replace(case, op="init_process_group")))
-    assert unsupported_here(case, replace(MACHINE, scheduling_missing={"batch": no_batch})) == no_batch
-
-
 def test_the_dispatch_floor_is_below_the_operation(warm):
     assert warm("run", warm.config(BASE), "--no-plots").returncode == 0
     (samples,) = warm.only_run().samples
@@ -172,12 +156,3 @@ def test_a_late_rank_is_named_by_the_command_line(warm):
 
 def test_the_table_of_metrics_has_a_way_to_time_each():
     assert set(PREPARE) == set(METRICS)
-
-
-def test_nccl_has_no_average_of_float8_with_one_rank():
-    """The average is also missing in groups of one rank, which give the cost of dispatching; two ranks have it."""
-    alone = Case("all_reduce", "nccl", 1, "float8_e5m2", 4096, reduce_op="avg")
-    assert "with one rank" in sentence(unsupported_by_backend(alone))
-    assert unsupported_by_backend(replace(alone, world_size=2)) is None
-    assert unsupported_by_backend(replace(alone, reduce_op="sum")) is None
-    assert unsupported_by_backend(replace(alone, dtype="bfloat16")) is None

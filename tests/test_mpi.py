@@ -13,24 +13,19 @@ import psutil
 import pytest
 
 from collbench.analyze.summaries import summarize
-from collbench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from collbench.catalog.backends import BACKENDS, unsupported_operation
 from collbench.catalog.collectives import CALLS
-from collbench.config.models import parse
 from collbench.launch import mpirun
 from collbench.launch.launcher import LOCK, PREFIX
 from collbench.launch.mpirun import MEMORY, MpiLauncher
-from collbench.launch.sweep import Silent, sweep
-from collbench.launch.turns import drive
 from collbench.machine import host, network
 from collbench.model.errors import MpirunError
 from collbench.model.records import Case
 from collbench.packages.training.synchronisation import strategy_in
-from collbench.planning import plan as planning
 from collbench.rank import mpi as rank_mpi
 from collbench.rank.collectives import COLLECTIVES
 from collbench.report import document
 from collbench.report.notices import sentence
-from collbench.store.encoding import SampleLine
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
 from proof.rig import Rig
 from test_faults import MANY, wait_for_samples
@@ -106,20 +101,6 @@ def test_every_operation_is_right(mpi, world_size):
         cases |= {case.key: case for case in chosen}
     assert {case.op for case in cases.values()} >= set(rank_mpi.CALLS) - {"pairwise"}
     assert_right(mpi, list(cases.values()))
-
-
-def test_features_that_mpi_lacks_are_reported():
-    case = Case("all_reduce", "mpi", 2, "float32", 4096)
-    assert unsupported_by_backend(case) is None
-    assert "several buffers" in sentence(unsupported_by_backend(replace(case, op="all_reduce_coalesced")))
-    copied = unsupported_by_backend(replace(case, dtype="bfloat16"))
-    assert sentence(copied) == "mpi copies bfloat16 and does not reduce it"
-    assert unsupported_by_backend(replace(case, op="broadcast", dtype="float8_e5m2")) is None
-    assert "by polling" in sentence(unsupported_by_backend(replace(case, scheduling="rr")))
-    assert unsupported_by_backend(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31 - 1)) is None
-    large = unsupported_by_backend(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31))
-    assert "at most 2147483647 elements" in sentence(large)
-    assert unsupported_by_backend(replace(case, size_bytes=2**32)) is None
 
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────
@@ -255,22 +236,6 @@ def test_an_mpirun_that_hangs_is_not_waited_for_forever(launcher, broken, monkey
     with pytest.raises(MpirunError, match=r"started nothing within 0\.2 s: it says nothing"):
         MpiLauncher(launcher).start(2, "walk_ranks:walk", [])
     assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "sleep"]
-
-
-def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
-    class Refusing:
-        """A starter whose mpirun is broken."""
-
-        def start(self, world_size, target, job, log):
-            raise MpirunError("mpirun ended with status 7: no slots")
-
-    planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
-    lines: list[SampleLine] = []
-    drive(sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent()))
-    failures = [line.samples.failure for line in lines]
-    assert {(failure.kind, failure.rank) for failure in failures} == {("start", None)}
-    assert all(failure.text.endswith("mpirun ended with status 7: no slots") for failure in failures)
-    assert len(lines) == planned.total
 
 
 def test_the_report_names_the_library_and_reasons_to_doubt_the_numbers():

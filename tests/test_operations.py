@@ -21,7 +21,6 @@ from collbench.catalog.collectives import (
 from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
 from collbench.config.models import load, parse
 from collbench.machine import host
-from collbench.model.notices import SkipNotice, notice
 from collbench.model.records import Case
 from collbench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
 from collbench.protocol import messages
@@ -156,10 +155,8 @@ def test_groups_count_only_their_own_ranks():
     case = Case("all_reduce", "gloo", 8, "float32", 4000, groups=subgroups.parse("strided:2:serial"))
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
-    divided = splits.parse("zipf:1.2"), splits.parse("zipf:1.2:drift")
-    uneven, drifting = (dataclasses.replace(case, op="all_to_all", splits=division) for division in divided)
+    uneven = dataclasses.replace(case, op="all_to_all", splits=splits.parse("zipf:1.2"))
     assert cycle(uneven) == 4 and unsupported_anywhere(uneven) is None
-    assert unsupported_anywhere(drifting) == notice(SkipNotice.SERIAL_DRIFT)
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
 
 

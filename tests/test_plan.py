@@ -106,8 +106,6 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
         planning.reason_to_alternate([large, large], host)
     )
     assert planning.reason_to_alternate([large, small], host) is None
-    loaded = replace(small, order=[replace(small.order[0], cases=(replace(small.order[0].cases[0], load="cores"),))])
-    assert "load of one side" in sentence(planning.reason_to_alternate([small, loaded], host))
     gpus = replace(host, gpus=2, gpu_free_bytes=10 * 2**30)
     nccl = expand(["backends=[nccl]", "sizes=[4GB]", "world_sizes=[2]", "buffers=hot"], gpus)
     assert "on a GPU; 8.00 GiB may be used" in sentence(planning.reason_to_alternate([nccl, nccl], gpus))
@@ -159,6 +157,8 @@ ONE_GPU = replace(MACHINE, gpus=1)
 NO_MULTICAST = replace(ONE_GPU, registered_missing=notice(SkipNotice.NVLINK_DOWN))
 AMPERE = replace(ONE_GPU, gpu_capability=80)
 ROOMY = replace(MACHINE, memory_available_bytes=2**50)
+MPI = ["backends=[mpi]"]
+UNNAMED = notice(SkipNotice.UNNAMED_THREADS, version="2.13")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,26 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
         ),
         (["operations=[barrier]", "metrics=[first]"], MACHINE, "metric first is for torch's operations on buffers"),
         (["operations=[init_process_group]", "backends=[mpi]"], MACHINE, "MPI joins its ranks before"),
+        ([*MPI, "operations=[all_reduce_coalesced]"], MACHINE, "several buffers"),
+        ([*MPI, "dtypes=[bfloat16]"], MACHINE, "mpi copies bfloat16 and does not reduce it"),
+        ([*MPI, "operations=[broadcast]", "dtypes=[uint8]", "sizes=[2GiB]"], ROOMY, "at most 2147483647 elements"),
+        ([*MPI, "scheduling=rr"], MACHINE, "by polling"),
+        ([*MPI, "scheduling=batch"], MACHINE, "has none"),
+        ([*NCCL, "scheduling=batch"], ONE_GPU, "has none"),
+        (["operations=[new_group]", "scheduling=batch"], MACHINE, "over by then"),
+        ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[avg]"], ONE_GPU, "with one rank"),
+        (["groups=[contiguous:3]"], MACHINE, "cannot be divided into groups of 3"),
+        (["groups=[strided:2:serial]", "metrics=[pipelined]"], MACHINE, "timed call by call"),
+        (["operations=[broadcast]", "roots=[9]"], MACHINE, "there is no rank 9"),
+        (["operations=[sendrecv_ring]", "groups=[strided:1]"], MACHINE, "ring needs 2 ranks or more"),
+        (["memory=[registered]"], MACHINE, "needs NCCL"),
+        (["metrics=[graph]"], MACHINE, "metric graph needs GPUs"),
+        (["operations=[broadcast]", "placements=[out]"], MACHINE, "works only in place"),
+        (["placements=[out]"], MACHINE, "torch's all_reduce works in place"),
+        (["operations=[sendrecv_ring]", "calls=[async]"], MACHINE, "no asynchronous call"),
+        (["dtypes=[float8_e5m2]"], MACHINE, "gloo has no float8_e5m2"),
+        (["dtypes=[int8]", "reduce_ops=[avg]"], MACHINE, "avg is not defined for int8"),
+        (["scheduling=batch"], replace(MACHINE, scheduling_missing={"batch": UNNAMED}), "needs torch 2.13 or newer"),
     ],
 )
 def test_cases_that_cannot_be_measured_are_skipped_with_their_reason(sets, machine, reason):
@@ -192,6 +212,19 @@ def test_cases_that_cannot_be_measured_are_skipped_with_their_reason(sets, machi
     assert plan.total == 0
     assert all(reason in sentence(skip.reason) for skip in plan.skips)
     assert plan.skips
+
+
+@pytest.mark.parametrize(
+    ("sets", "machine"),
+    [
+        ([*MPI, "operations=[broadcast]", "dtypes=[float8_e5m2]"], MACHINE),
+        ([*MPI, "operations=[broadcast]", "dtypes=[uint8]", f"sizes=[{2**31 - 1}]"], ROOMY),
+        ([*NCCL, "dtypes=[bfloat16]", "reduce_ops=[avg]"], ONE_GPU),
+        (["scheduling=batch"], MACHINE),
+    ],
+)
+def test_cases_next_to_these_are_planned(sets, machine):
+    assert expand(sets, machine).skips == ()
 
 
 def test_remaining_is_the_plan_without_the_measured_samples():
@@ -271,28 +304,6 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_sizes_are_skipped():
     assert [case.size_bytes for case in plan.cases] == [2**20 // 48 * 48]
     (skip,) = plan.skips
     assert "8 B is not a whole number of 3 pieces of float32" in sentence(skip.reason)
-
-
-@pytest.mark.parametrize(
-    ("sets", "reason"),
-    [
-        (["groups=[contiguous:3]"], "4 ranks cannot be divided into groups of 3"),
-        (["groups=[strided:2:serial]", "metrics=[pipelined]"], "timed call by call"),
-        (["operations=[broadcast]", "roots=[9]"], "there is no rank 9: it has 4 ranks, from 0"),
-        (["operations=[sendrecv_ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
-        (["memory=[registered]"], "needs NCCL"),
-        (["metrics=[graph]"], "metric graph needs GPUs"),
-        (["operations=[broadcast]", "placements=[out]"], "works only in place"),
-        (["placements=[out]"], "torch's all_reduce works in place"),
-        (["operations=[sendrecv_ring]", "calls=[async]"], "no asynchronous call"),
-        (["dtypes=[float8_e5m2]"], "gloo has no float8_e5m2"),
-        (["dtypes=[int8]", "reduce_ops=[avg]"], "avg is not defined for int8"),
-    ],
-)
-def test_options_that_contradict_each_other_are_skipped_with_the_reason(sets, reason):
-    plan = expand(["world_sizes=[4]", *sets])
-    assert plan.total == 0
-    assert all(reason in sentence(skip.reason) for skip in plan.skips)
 
 
 def test_ranks_share_a_gpu_only_if_requested():

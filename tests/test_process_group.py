@@ -19,7 +19,8 @@ import torch.distributed as dist
 
 from collbench.catalog import subgroups
 from collbench.model.records import Case
-from collbench.rank import group, process_group
+from collbench.rank import process_group
+from collbench.rank.group import Group
 from collbench.rank.process_group import TorchGroup
 from conftest import ROOT
 from simulated_device import SimulatedDevice
@@ -62,18 +63,8 @@ elif role == "stranger":
         dist.all_gather([torch.zeros_like(guess) for _ in range(2)], guess, control)
     dist.all_gather_object([None, None], Hostile(), group=control)
 elif role == "member who sends objects":
-    with process_group.plain_objects(), member(1, key) as group:  # what is his own, he would load, too
-        dist.all_gather_object([None, None], Hostile(), group=group._control)
-elif role == "objects, rank 0":
-    with process_group.plain_objects(), member(0, key) as group:
-        plain, hostile = [None, None], [None, None]
-        dist.all_gather_object(plain, b"plain")
-        print("gathered", plain)
-        dist.all_gather_object(hostile, b"plain")
-elif role == "objects, rank 1":
-    with process_group.plain_objects(), member(1, key) as group:
-        dist.all_gather_object([None, None], b"plain too")
-        dist.all_gather_object([None, None], Hostile())
+    with member(1, key) as group:
+        group._gathered(pickle.dumps(Hostile()))
 """
 
 
@@ -118,18 +109,10 @@ def test_no_object_of_a_member_in_a_gather_is_loaded(tmp_path):
     assert not loaded
 
 
-@pytest.mark.slow
-def test_an_object_that_names_a_function_is_not_loaded_on_any_group(tmp_path):
-    """The measured group exchanges no proofs, and carries objects if operations on objects are measured."""
-    printed, loaded = played(tmp_path, "objects, rank 0", "objects, rank 1")
-    assert "gathered [b'plain', b'plain too']" in printed and "mknod" in printed and "plain data" in printed
-    assert not loaded
-
-
 def test_gathered_values_arrive_unchanged():
     timings = {"start_ns": [10**15], "duration_ns": [7], "inner": [([], [5, 2])], "use": {"host": "a", "busy_s": None}}
     for value in (math.nan, (1, None), [(1.5, "a")], b"text", timings):
-        assert repr(group.unpickled(group.pickled(value))) == repr(value)
+        assert repr(Group.gather(SimpleNamespace(_gathered=lambda data: [data]), value)) == repr([value])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +120,7 @@ def test_gathered_values_arrive_unchanged():
 )
 def test_nothing_but_plain_data_is_unpickled(value):
     with pytest.raises(pickle.UnpicklingError, match="plain data need no class"):
-        group.unpickled(pickle.dumps(value))
+        Group.gather(SimpleNamespace(_gathered=lambda data: [data]), value)
 
 
 @pytest.fixture

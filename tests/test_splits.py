@@ -25,23 +25,22 @@ sizes: [1KiB, 60KiB]
 splits:
 - even
 - {zipf: 1.2}
-- {lognormal: 1, drift: true}
+- {lognormal: 1}
 - {hot: 2.5, seed: 3}
 - {matrix: [[0, 5, 1], [2, 0, 0], [0, 0, 0]]}
-counts: [known, exchanged]
 sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
 seed: 1
 """
 DISTRIBUTIONS = st.sampled_from(
-    ["zipf:1.2", "zipf:0.5:seed=4", "lognormal:1", "lognormal:2:drift", "hot:1.5", "distance:0.5"]
+    ["zipf:1.2", "zipf:0.5:seed=4", "lognormal:1", "lognormal:2:seed=1", "hot:1.5", "distance:0.5"]
 )
 
 
-@given(DISTRIBUTIONS, st.integers(2, 40), st.integers(0, 10_000), st.integers(0, 20))
-def test_every_rank_sends_all_it_has(text, ranks, elements, turn):
-    rows = splits.matrix(splits.parse(text), ranks, elements, turn)
+@given(DISTRIBUTIONS, st.integers(2, 40), st.integers(0, 10_000))
+def test_every_rank_sends_all_it_has(text, ranks, elements):
+    rows = splits.matrix(splits.parse(text), ranks, elements)
     assert len(rows) == ranks and all(len(row) == ranks and sum(row) == elements and min(row) >= 0 for row in rows)
-    assert splits.most_received(splits.parse(text), ranks, elements) >= max(
+    assert splits.most_received(splits.parse(text), ranks, elements) == max(
         sum(row[b] for row in rows) for b in range(ranks)
     )
 
@@ -61,17 +60,9 @@ def test_distance_divides_as_alltoallv_perf_does():
     ) == [[5]]
 
 
-def test_seeds_choose_different_ranks_and_drift_changes_them_in_each_call():
+def test_seeds_choose_different_ranks():
     assert splits.matrix(splits.parse("hot:4"), 16, 1000) == splits.matrix(splits.parse("hot:4"), 16, 1000)
     assert len({tuple(splits.matrix(splits.parse(f"hot:4:seed={seed}"), 16, 1000)[0]) for seed in range(20)}) > 4
-    drifting = [
-        tuple(splits.matrix(splits.parse("hot:4:drift"), 16, 1000, turn)[0]) for turn in range(2 * splits.DRIFT)
-    ]
-    assert drifting[: splits.DRIFT] == drifting[splits.DRIFT :] and len(set(drifting)) > 2
-    assert (
-        splits.calls(splits.parse("hot:4:drift")) == splits.DRIFT
-        and splits.calls(splits.parse("hot:4")) == splits.calls(None) == 1
-    )
 
 
 def test_the_busiest_rank_bounds_the_rate():
@@ -90,7 +81,7 @@ def test_the_busiest_rank_bounds_the_rate():
         ("{zipf: 1, hot: 2}", "exactly one of"),
         ("{matrix: [[1, 2], [3]]}", "needs 2 numbers"),
         ("{matrix: none.csv}", "no such file"),
-        ("{matrix: [[1]], drift: true}", "no seed and no drift"),
+        ("{matrix: [[1]], seed: 2}", "has no seed"),
         ("{hot: 0.5}", "more than 1"),
     ],
 )
@@ -106,7 +97,6 @@ def test_splits_that_a_world_cannot_have_are_skipped_with_the_reason():
     assert reasons["rows"] == "a matrix of 3 rows is for 3 ranks, not for 2"
     assert "none can receive 2.5 times" in reasons["hot"]
     assert {str(case.splits) for case in plan.cases} >= {"None", "zipf:1.2"}
-    assert {case.counts for case in plan.cases if not case.splits} == {"known"}
 
 
 def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
@@ -134,4 +124,4 @@ def test_a_wrong_element_is_noticed(warm):
     done = warm("run", warm.config(SKEWED), "--no-plots", "--set", fault)
     assert done.returncode == 1
     failed = {str(samples.case.splits) for samples in warm.only_run().samples if samples.failure}
-    assert {"None", "zipf:1.2", "lognormal:1:drift"} <= failed
+    assert {"None", "zipf:1.2", "lognormal:1"} <= failed

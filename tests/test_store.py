@@ -211,6 +211,7 @@ def test_a_plan_whose_settings_are_of_another_operation_is_refused(op, own):
 
 
 def test_a_case_with_options_of_another_operation_is_refused():
-    data = encoding._case_to_json(Case("all_reduce", "gloo", 2, "float32", 4096))
+    data = json.loads(line())
+    data["case"]["own"] = {"operation": "training_step", "model": "os:system"}
     with pytest.raises(ValueError, match="own: options of training_step in a case of all_reduce"):
-        encoding._case_from_json({**data, "own": {"operation": "training_step", "model": "os:system"}})
+        encoding.samples_from_line(json.dumps(data).encode())

@@ -101,27 +101,6 @@ def test_a_full_stdout_is_one_line(cli):
     assert done.returncode == 2 and os.strerror(errno.ENOSPC) in done.stderr, done
 
 
-STANDS_STILL = """
-import signal
-from collbench.launch import launcher
-from collbench.machine import environment
-from collbench.model.errors import LostRankError
-environment.prepare_process()
-launcher.START_WAIT_S = 0.5
-with launcher.Launcher() as started:
-    started._server.send(signal.SIGSTOP)
-    try:
-        started.start(1, "collbench.rank.main:main", ())
-    except LostRankError:
-        print("lost")
-"""
-
-
-def test_a_stopped_fork_server_is_a_lost_launch():
-    done = subprocess.run([sys.executable, "-c", STANDS_STILL], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "lost", done.stderr
-
-
 ODD = [
     "",
     "x",
@@ -211,13 +190,6 @@ def test_measurements_of_cases_that_the_plan_lacks_are_left_out_and_reported(war
         file.write(json.dumps(line) + "\n")
     done = warm("report", run.name, "--format", "markdown")
     assert done.returncode == 0 and "1 measurement of cases that the plan does not have: left out" in done.stdout
-
-
-def test_a_manifest_of_two_mebibytes_is_refused(warm, run):
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"more": "x" * 2**21}))
-    done = warm("list")
-    assert done.returncode == 0 and "larger than 1 MiB" in done.stdout, done.stdout
 
 
 def test_a_ledger_that_is_a_link_is_not_written_through(warm, tmp_path):

@@ -176,8 +176,6 @@ def unsupported_by_backend(case: Case) -> Notice | None:
         return reason
     if case.splits and backend.library != "torch":
         return notice(SkipNotice.ONLY_UNEVEN, backend=case.backend)
-    if case.counts == "exchanged" and metric_of(case).captured:
-        return notice(SkipNotice.COUNTS_IN_GRAPH)
     if (reason := unsupported_scheduling(case)) is not None:
         return reason
     if backend.most_elements is not None and elements > backend.most_elements:

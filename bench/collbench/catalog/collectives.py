@@ -139,8 +139,6 @@ def usual(case: Case) -> Case:
         changes["dtype"] = BYTES.name
     if not operation.sized:
         changes["size_bytes"] = 0
-    if not case.splits:
-        changes["counts"] = "known"
     return replace(case, **changes)
 
 
@@ -221,19 +219,17 @@ def busbw(case: Case, time_s: float) -> float | None:
     return rate * factor(ranks_together(case))
 
 
-def heaviest_bytes(case: Case) -> float:
-    """Return the bytes that the busiest rank of an uneven all-to-all sends to others or receives, mean over calls."""
+def heaviest_bytes(case: Case) -> int:
+    """Return the bytes that the busiest rank of an uneven all-to-all sends to others or receives."""
     itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
     assert case.splits is not None  # noqa: S101 - only such cases are asked for
-    uneven, turns = case.splits, range(splits.calls(case.splits))
-    elements = case.size_bytes // itemsize
-    return itemsize * sum(splits.heaviest(splits.matrix(uneven, n, elements, t)) for t in turns) / len(turns)
+    return itemsize * splits.heaviest(splits.matrix(case.splits, n, case.size_bytes // itemsize))
 
 
 def cycle(case: Case) -> int:
-    """Return the number of iterations until a case repeats: rounds of pairs, serial groups or drift; else 1."""
+    """Return the number of iterations until a case repeats: rounds of pairs, or serial groups; else 1."""
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
         return together - 1 + together % 2  # number of rounds of `subgroups.rounds`
     division = divide(case.groups, case.world_size)
-    return len(division.groups) if division.serial else splits.calls(case.splits)
+    return len(division.groups) if division.serial else 1

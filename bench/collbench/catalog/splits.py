@@ -1,15 +1,15 @@
 """Divide unevenly the data that ranks send to each other in an all-to-all, as routing tokens to experts does.
 
-In: a distribution, the number of ranks, the elements that a rank sends, and the number of the call. Out: a
-matrix whose row a has the elements that rank a sends to each rank. Does not import torch.
+In: a distribution, the number of ranks, and the elements that a rank sends. Out: a matrix whose row a has the
+elements that rank a sends to each rank. Does not import torch.
 
     zipf:1.2        popularity of the k-th most popular rank is 1 / k^1.2       lognormal:1    exp(N(0, 1²))
     hot:4           one rank receives 4 times as much as the mean               rows:0,3;1,2   as written
     distance:1      a rank sends to the k-th rank after it k times as much as to the next, and nothing to itself, as
                     alltoallv_perf of nccl-tests does; with 0.5, half of its data is divided in this way, half evenly
 
-Suffixes: `:seed=3` (chooses the popular ranks), and `:drift` (other ranks are popular in each of DRIFT calls). Rows as
-written are scaled so that the largest sum is the number of elements a rank sends; they are exact if it is their sum.
+The suffix `:seed=3` chooses the popular ranks. Rows as written are scaled so that the largest sum is the number of
+elements a rank sends; they are exact if it is their sum.
 """
 
 import random
@@ -19,12 +19,10 @@ from collections.abc import Sequence
 from collbench.model.divisions import Splits
 from collbench.model.notices import Notice, SkipNotice, notice
 
-# Number of calls after which drifting popularity begins again.
-DRIFT = 8
 _NUMBER = r"\d+(?:\.\d+)?"
 _PATTERN = re.compile(
     rf"(?:(?P<kind>zipf|lognormal|hot|distance):(?P<value>{_NUMBER})|rows:(?P<rows>[\d,;]+))"
-    r"(?::seed=(?P<seed>\d+))?(?P<drift>:drift)?"
+    r"(?::seed=(?P<seed>\d+))?"
 )
 
 
@@ -38,11 +36,9 @@ def parse(text: str) -> Splits:
     rows = tuple(tuple(map(int, row.split(","))) for row in match["rows"].split(";")) if match["rows"] else ()
     if any(len(row) != len(rows) for row in rows):
         raise ValueError(f"rows: a matrix of {len(rows)} rows needs {len(rows)} numbers in each")
-    if match["kind"] == "distance" and (float(match["value"]) > 1 or match["seed"] or match["drift"]):
-        raise ValueError("distance: a share from 0 to 1, without a seed and without drift")
-    return Splits(
-        match["kind"] or "rows", float(match["value"] or 0), rows, int(match["seed"] or 0), bool(match["drift"])
-    )
+    if match["kind"] == "distance" and (float(match["value"]) > 1 or match["seed"]):
+        raise ValueError("distance: a share from 0 to 1, without a seed")
+    return Splits(match["kind"] or "rows", float(match["value"] or 0), rows, int(match["seed"] or 0))
 
 
 def unsupported(splits: Splits, ranks: int) -> Notice | None:
@@ -54,21 +50,15 @@ def unsupported(splits: Splits, ranks: int) -> Notice | None:
     return None
 
 
-def calls(splits: Splits | None) -> int:
-    """Return the number of calls after which the matrices begin again."""
-    return DRIFT if splits is not None and splits.drift else 1
-
-
-def matrix(splits: Splits, ranks: int, elements: int, turn: int = 0) -> list[list[int]]:
-    """Return the elements from each rank (row) to each rank (column), in call number `turn`."""
+def matrix(splits: Splits, ranks: int, elements: int) -> list[list[int]]:
+    """Return the elements from each rank (row) to each rank (column)."""
     if splits.rows:
         largest = max(map(sum, splits.rows)) or 1
         return [[part * elements // largest for part in row] for row in splits.rows]
     if splits.kind == "distance":
         row = _apportioned(_by_distance(splits.value, ranks), elements)
         return [row[-rank:] + row[:-rank] for rank in range(ranks)]
-    row = _apportioned(_popularity(splits, ranks, turn % calls(splits)), elements)
-    return [row] * ranks
+    return [_apportioned(_popularity(splits, ranks), elements)] * ranks
 
 
 def heaviest(rows: Sequence[Sequence[int]]) -> int:
@@ -81,8 +71,7 @@ def heaviest(rows: Sequence[Sequence[int]]) -> int:
 
 def most_received(splits: Splits, ranks: int, elements: int) -> int:
     """Return the most elements that one rank receives in a call, including its own."""
-    matrices = (matrix(splits, ranks, elements, turn) for turn in range(calls(splits)))
-    return max(sum(row[b] for row in rows) for rows in matrices for b in range(ranks))
+    return max(map(sum, zip(*matrix(splits, ranks, elements), strict=True)))
 
 
 def _by_distance(spread: float, ranks: int) -> list[float]:
@@ -92,9 +81,9 @@ def _by_distance(spread: float, ranks: int) -> list[float]:
     return [(1 - spread) / ranks + spread * distance / (ranks * (ranks - 1) / 2) for distance in range(ranks)]
 
 
-def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
-    """Return the share of each rank, in an order that the seed and the turn choose."""
-    dice = random.Random(f"{splits.seed}/{turn}")
+def _popularity(splits: Splits, ranks: int) -> list[float]:
+    """Return the share of each rank, in an order that the seed chooses."""
+    dice = random.Random(f"{splits.seed}/0")
     if splits.kind == "zipf":
         weights = [1 / (k + 1) ** splits.value for k in range(ranks)]
     elif splits.kind == "lognormal":

@@ -10,8 +10,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# Names of loopback's interface on Linux and macOS, as gloo, NCCL and Open MPI take them.
-_LOOPBACK = frozenset({"lo", "lo0", "=lo", "=lo0"})
+# Names of loopback's interface, as gloo, NCCL and Open MPI take them.
+_LOOPBACK = frozenset({"lo", "=lo"})
 # Variables that choose interfaces or transports → the values with which ranks of one machine stay on loopback or in
 # shared memory. An empty value is none of them: it unsets the variable, and the library chooses. Open MPI's `btl` is
 # not among them, because its TCP keeps to btl_tcp_if_include.

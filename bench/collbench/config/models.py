@@ -23,11 +23,9 @@ from collbench.config.fields import (
     BufferPolicy,
     Bytes,
     CallKind,
-    Counts,
     DtypeName,
     FaultKind,
     GroupsText,
-    Load,
     LongSeconds,
     Memory,
     MetricName,
@@ -171,9 +169,6 @@ class SplitsConfig(Strict):
     seed: Annotated[int, Field(ge=0)] = key(
         "Chooses which ranks are popular. A matrix and a distance take none.", 3, default=0
     )
-    drift: bool = key(
-        "Whether other ranks are popular in each call. A matrix and a distance take none.", True, default=False
-    )
 
     @model_validator(mode="after")
     def _check(self) -> "SplitsConfig":
@@ -181,7 +176,7 @@ class SplitsConfig(Strict):
         if len(chosen) != 1:
             raise ValueError(f"name exactly one of {', '.join(self.LAWS)}, matrix")
         if chosen[0] in {"matrix", "distance"} and self.model_fields_set != {*chosen}:
-            raise ValueError(f"a {chosen[0]} has no seed and no drift")
+            raise ValueError(f"a {chosen[0]} has no seed")
         splits.parse(self.text)
         return self
 
@@ -192,8 +187,7 @@ class SplitsConfig(Strict):
             rows = _matrix_of(self.matrix) if isinstance(self.matrix, str) else self.matrix
             return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
         kind = next(name for name in self.LAWS if getattr(self, name) is not None)
-        seed, drift = f":seed={self.seed}" if self.seed else "", ":drift" if self.drift else ""
-        return f"{kind}:{getattr(self, kind):g}{seed}{drift}"
+        return f"{kind}:{getattr(self, kind):g}" + f":seed={self.seed}" * (self.seed > 0)
 
 
 def _matrix_of(path: str) -> list[list[int]]:
@@ -288,7 +282,6 @@ class CoreConfig(Strict):
         Annotated[Several[Scheduling], Tag("list")] | Annotated[Scheduling, Tag("one")],
         Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
     ] = of_option("scheduling", "batch", ["normal", "batch"], default="normal")
-    load: Several[Load] = of_option("load", ["none", "cores"], advanced=True)
     budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
@@ -324,7 +317,6 @@ class CoreConfig(Strict):
         default=["even"],
         advanced=True,
     )
-    counts: Several[Counts] = of_option("counts", ["known", "exchanged"], advanced=True)
     oversubscribe_gpu: bool = key(
         "Let several ranks share a GPU, for functional tests only; no bandwidth is reported.",
         True,

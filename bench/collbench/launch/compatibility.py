@@ -16,7 +16,7 @@ from collbench.machine import host
 from collbench.model.errors import BenchError, JobError
 from collbench.model.notices import Notice
 from collbench.model.records import NOT_SET, Json, Machine
-from collbench.store.encoding import machine_from_json
+from collbench.store.encoding import validated
 
 # Digits of a fingerprint in a message: enough to see that two configurations differ.
 SHOWN_DIGITS = 8
@@ -102,7 +102,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
 
     The available memory is the memory of the host that has least; the ranks of one host share it.
     """
-    machines = [machine_from_json(handshake["machine"]) for handshake in handshakes]
+    machines = [validated(Machine, handshake["machine"]) for handshake in handshakes]
     missing: dict[str, Notice] = {}
     scheduling_missing: dict[str, Notice] = {}
     gpus: list[str] = []

@@ -51,10 +51,6 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: a slower agent is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
-# Maximum number of connections that are not yet authenticated. At the maximum, the oldest connection is closed for the
-# next caller once it is CROWDED_S old, so that callers that send nothing lock nobody out.
-MOST_UNPROVEN = 64
-CROWDED_S = 0.05
 # Maximum number of callers that a message names.
 MOST_NAMED = 4
 # An agent sends its handshake at once after its proof. The limit is shorter than TCP's (`channel.set_keepalive`).
@@ -374,8 +370,6 @@ class Agents:
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
-        # Maps each caller that is not yet authenticated, in order of arrival, to the time at which it was accepted.
-        self._unproven: dict[socket.socket, float] = {}
         # Maps the address of a caller to the reason why no agent has joined from there.
         self._refused: dict[str, str] = {}
         # True if a caller knew the key, and then sent nothing.
@@ -516,31 +510,11 @@ class Agents:
             except OSError:  # mostly too many open files: accept would fail again at once
                 time.sleep(LOOK_EVERY_S)
                 continue
-            self._make_room()
-            self._unproven[caller] = time.monotonic()
             try:
                 threading.Thread(target=self._greet, args=(caller, peer), daemon=True).start()
             except RuntimeError:  # the limit of threads is reached: the caller tries again, and so does this loop
-                self._forget(caller)
                 caller.close()
                 time.sleep(LOOK_EVERY_S)
-
-    def _make_room(self) -> None:
-        """Wait until fewer than MOST_UNPROVEN callers are unauthenticated; close the connection of the oldest."""
-        with self._changed:
-            while len(self._unproven) >= MOST_UNPROVEN and not self._closing:
-                oldest, accepted_at = next(iter(self._unproven.items()))
-                if (left_s := accepted_at + CROWDED_S - time.monotonic()) > 0:
-                    self._changed.wait(min(left_s, LOOK_EVERY_S))
-                    continue
-                del self._unproven[oldest]
-                with contextlib.suppress(OSError):  # its thread then reads the end
-                    oldest.shutdown(socket.SHUT_RDWR)
-
-    def _forget(self, caller: socket.socket) -> None:
-        with self._changed:
-            self._unproven.pop(caller, None)
-            self._changed.notify_all()
 
     def _greet(self, caller: socket.socket, peer: str) -> None:
         """Authenticate the caller; its first message then states the purpose of the connection."""
@@ -550,8 +524,6 @@ class Agents:
         except (AuthenticationError, OSError):
             self._refuse(peer, "connected without a proof: set the same COLLBENCH_SECRET in all processes")
             return
-        finally:
-            self._forget(caller)
         agent = None
         try:
             channel.limit(line, HANDSHAKE_S)

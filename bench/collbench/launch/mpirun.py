@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from collbench.catalog.backends import BACKENDS
@@ -28,6 +29,7 @@ from collbench.launch import mpirun_placeholder
 from collbench.launch.launcher import Launcher, RendezvousFolder, keep_output
 from collbench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks, Starter
 from collbench.machine import environment, host, network
+from collbench.machine.processes import end_with_parent
 from collbench.model.errors import MpirunError, RankError
 from collbench.model.records import Variables
 
@@ -83,6 +85,7 @@ class MpiLauncher:
                         stderr=subprocess.STDOUT,
                         env=_environment(program, folder, memory, settings),
                         start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
+                        preexec_fn=partial(end_with_parent, os.getpid()),
                     )
             except OSError as error:
                 os.close(lock)

@@ -183,8 +183,8 @@ def _ask_stacks(members: Sequence[Rank]) -> None:
 
 
 def _now_s() -> float:
-    """Return the time, in seconds, of a clock that also runs while the host is suspended, if there is one (Linux)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    """Return the time, in seconds, of a clock that also runs while the host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)

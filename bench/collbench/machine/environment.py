@@ -6,6 +6,7 @@ of an allow-list (`collbench/catalog/variables.py`) are recorded: the environmen
 
 import os
 import re
+import resource
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -109,17 +110,12 @@ def raise_file_limit() -> int:
 
     Each rank has sockets to every other rank, and the usual soft limit of 1024 is meant for old programs.
     """
-    import resource  # deferred import: Windows, where plans can be made, lacks it
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard or soft == resource.RLIM_INFINITY:
         return soft if soft != resource.RLIM_INFINITY else MOST_FILES
     wanted = max(soft, MOST_FILES)
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS refuses more than its kernel allows, whatever the hard limit is
-        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
 
 

@@ -74,16 +74,11 @@ def machine() -> Machine:
 
 
 def unsupported_platform() -> Notice | None:
-    """Return why ranks cannot be started on this operating system; None if they can."""
-    if sys.platform == "win32":
-        return notice(SkipNotice.WINDOWS)
-    if sys.platform == "linux":
-        shown = _link("/proc/self")
-        if shown == NOT_AVAILABLE:
-            return notice(SkipNotice.NO_PROC)
-        if shown != str(os.getpid()):
-            return notice(SkipNotice.OTHER_PROC)
-    return None
+    """Return why ranks cannot be started here; None if they can."""
+    shown = _link("/proc/self")
+    if shown == NOT_AVAILABLE:
+        return notice(SkipNotice.NO_PROC)
+    return None if shown == str(os.getpid()) else notice(SkipNotice.OTHER_PROC)
 
 
 def unsupported_scheduling() -> dict[str, Notice]:
@@ -94,8 +89,6 @@ def unsupported_scheduling() -> dict[str, Notice]:
 
 def unsupported_realtime() -> Notice | None:
     """Return why real-time scheduling cannot be used here; None if it can. Tries it in the current thread."""
-    if not hasattr(os, "sched_setscheduler"):
-        return notice(SkipNotice.NO_REALTIME)
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -107,10 +100,6 @@ def unsupported_realtime() -> Notice | None:
 
 def unsupported_batch() -> Notice | None:
     """Return why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
-    if not hasattr(os, "SCHED_BATCH"):
-        return notice(SkipNotice.NO_BATCH)
-    if not THREADS.is_dir():
-        return notice(SkipNotice.NO_THREADS, path=str(THREADS))
     version = torch_version(torch_build())
     if version is not None and version < LOOP_THREAD_NAMED:
         return notice(SkipNotice.UNNAMED_THREADS, version="{}.{}".format(*LOOP_THREAD_NAMED))
@@ -137,9 +126,7 @@ def torch_build() -> Json | None:
 
 def affinity() -> list[int]:
     """Return the numbers of the cores that this process may run on; a cgroup's CPU quota is recorded separately."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0))
 
 
 def available_memory_bytes() -> int:

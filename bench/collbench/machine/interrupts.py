@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 # A signal more than this many seconds after the first one raises at once, wherever the program is.
 PATIENCE_S = 1.0
-# Signals by which terminals and batch systems end a run or announce its end (sbatch --signal), if the system has them:
-# Windows, where plans can be made, lacks most.
-OTHERS = tuple(number for number in signal.Signals if number.name in {"SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"})
+# Signals by which terminals and batch systems end a run or announce its end (sbatch --signal).
+OTHERS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(slots=True)

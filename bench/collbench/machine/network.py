@@ -51,11 +51,6 @@ def network_of(address: str) -> str:
     return " ".join(networks(own for own in every if own.address.partition("%")[0] == address))
 
 
-def is_interface(name: str) -> bool:
-    """Return whether this host has an interface of this name."""
-    return name in psutil.net_if_addrs()
-
-
 def loopback_interface() -> str | None:
     """Return the name of the interface with a loopback address (IPv4, else IPv6); None if there is none."""
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
@@ -119,16 +114,13 @@ def tcp_counters() -> dict[str, int]:
         names, counts = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
         named = dict(zip(names, map(int, counts), strict=True))
         return {"segments": named["OutSegs"], "segments_again": named["RetransSegs"]}
-    except (OSError, KeyError, ValueError):  # not Linux, or hidden
+    except (OSError, KeyError, ValueError):  # hidden
         return {}
 
 
 def namespace() -> str:
-    """Return the network namespace of this process: the same text means the same loopback; empty if unavailable."""
-    try:
-        return str(Path("/proc/self/ns/net").readlink())
-    except OSError:  # not Linux
-        return ""
+    """Return the network namespace of this process: the same text means the same loopback."""
+    return str(Path("/proc/self/ns/net").readlink())
 
 
 def is_loopback(address: str) -> bool:
@@ -142,8 +134,8 @@ def confine(pid: int, interface: str) -> list[str]:
 
     mpirun needs this: it listens on every interface for daemons on other hosts, regardless of its parameters
     (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY), and any process that connects could pass for such a daemon.
-    On Linux a process can bind a duplicate of its child's socket to an interface (SO_BINDTODEVICE, without privileges
-    from 5.7 on). On other systems the socket stays open and is returned.
+    A process can bind a duplicate of its child's socket to an interface (SO_BINDTODEVICE, without privileges from
+    Linux 5.7 on).
     """
     still_open = []
     for connection in psutil.Process(pid).net_connections(kind="tcp"):
@@ -153,7 +145,7 @@ def confine(pid: int, interface: str) -> list[str]:
         try:
             with borrowed_socket(pid, connection.fd) as theirs:
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-        except (AttributeError, OSError):  # not Linux, an old kernel, or a container that forbids it
+        except OSError:  # an old kernel, or a container that forbids it
             still_open.append(f"{address.ip}:{address.port}")
     return still_open
 

@@ -9,30 +9,28 @@ import ctypes
 import os
 import select
 import signal
-import sys
 import weakref
 
 import psutil
 
 # Option of prctl, from <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
-def end_with_parent(parent: int | None = None) -> bool:
-    """Have the kernel kill this process, even if stopped, when the thread that started it ends; False if impossible.
+def end_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process, even if stopped, when the thread that started it ends.
 
-    Only Linux can do that. If the parent has ended before this call, this process ends at once.
-    parent: number of the process that started this process, if known.
+    If the parent has ended before this call, this process ends at once. parent: number of the process that started
+    this process, if known.
     """
-    if sys.platform != "linux" or ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        return False
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    return True
 
 
 class ProcessHandle:
-    """Exactly one process. On Linux the handle is a pidfd; elsewhere psutil compares the start times of processes.
+    """Exactly one process. The handle is a pidfd; in containers that forbid it, psutil compares start times.
 
     Raises psutil.NoSuchProcess if there is no process of this number.
     """
@@ -40,16 +38,15 @@ class ProcessHandle:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._descriptor: int | None = None
-        if sys.platform == "linux":
-            try:
-                self._descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                raise psutil.NoSuchProcess(pid) from None
-            except OSError:  # a container forbids it
-                return
-            weakref.finalize(self, os.close, self._descriptor)
-            self._ends = select.poll()
-            self._ends.register(self._descriptor, select.POLLIN)
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise psutil.NoSuchProcess(pid) from None
+        except OSError:
+            return
+        weakref.finalize(self, os.close, self._descriptor)
+        self._ends = select.poll()
+        self._ends.register(self._descriptor, select.POLLIN)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if the process has not ended."""
@@ -73,7 +70,7 @@ class ProcessHandle:
 
     def exit_code(self) -> int | None:
         """Return how a child of this process ended, negative for a signal; None if unknown. The child is not reaped."""
-        with contextlib.suppress(AttributeError, ChildProcessError):  # macOS lacks waitid
+        with contextlib.suppress(ChildProcessError):
             ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return None if ended is None else ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
         return None
@@ -84,13 +81,6 @@ class ProcessHandle:
             return self._process.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-
-    def work_done(self) -> tuple[float, ...]:
-        """Return CPU seconds and bytes read and written by the process so far: numbers that grow while it works."""
-        with contextlib.suppress(psutil.Error, AttributeError):  # macOS does not count bytes
-            cpu, counted = self._process.cpu_times(), self._process.io_counters()
-            return cpu.user + cpu.system, counted.read_chars, counted.write_chars
-        return ()
 
     def state(self) -> str:
         """Return the state of the process: running, sleeping, stopped, zombie, gone."""

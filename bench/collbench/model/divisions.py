@@ -44,10 +44,8 @@ class Splits:
     value: float = 0.0
     rows: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
-    # True if the popular ranks differ from call to call; they repeat after a number of calls.
-    drift: bool = False
 
     def __str__(self) -> str:
-        """Return the distribution as text, such as `zipf:1.2:seed=3:drift` or `rows:0,3;1,2`."""
+        """Return the distribution as text, such as `zipf:1.2:seed=3` or `rows:0,3;1,2`."""
         parameter = ";".join(",".join(map(str, row)) for row in self.rows) if self.rows else f"{self.value:.12g}"
-        return f"{self.kind}:{parameter}" + f":seed={self.seed}" * (self.seed > 0) + ":drift" * self.drift
+        return f"{self.kind}:{parameter}" + f":seed={self.seed}" * (self.seed > 0)

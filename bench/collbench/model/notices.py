@@ -158,16 +158,12 @@ class SkipNotice(NoticeKind):
     """Why a case cannot be measured here."""
 
     # The system.
-    WINDOWS = "windows"
     NO_PROC = "no-proc"
     OTHER_PROC = "other-proc"
     NO_LOOPBACK = "no-loopback"
     LOOPBACK_DOWN = "loopback-down"
     LOOPBACK_UNNUMBERED = "loopback-unnumbered"
-    NO_REALTIME = "no-realtime"
     REALTIME_REFUSED = "realtime-refused"
-    NO_BATCH = "no-batch"
-    NO_THREADS = "no-threads"
     UNNAMED_THREADS = "unnamed-threads"
     # Libraries and GPUs.
     NO_TORCH = "no-torch"
@@ -195,7 +191,6 @@ class SkipNotice(NoticeKind):
     LISTED_TWICE = "listed-twice"
     NOT_DIVISIBLE = "not-divisible"
     PAIRS_ALL = "pairs-all"
-    SERIAL_DRIFT = "serial-drift"
     SERIAL_GROUPS = "serial-groups"
     MATRIX_ROWS = "matrix-rows"
     TOO_HOT = "too-hot"
@@ -212,7 +207,6 @@ class SkipNotice(NoticeKind):
     METRIC_NEEDS_GPUS = "metric-needs-gpus"
     METRIC_OF_TORCH = "metric-of-torch"
     NO_GRAPH = "no-graph"
-    COUNTS_IN_GRAPH = "counts-in-graph"
     NO_ASYNC = "no-async"
     NO_BUFFERS = "no-buffers"
     NO_COPY = "no-copy"
@@ -240,7 +234,6 @@ class SkipNotice(NoticeKind):
 class TurnNotice(NoticeKind):
     """Why launches of two sides alternate, instead of taking turns block by block."""
 
-    LOAD = "load-of-one-side"
     EXCLUSIVE_GPU = "exclusive-gpu"
     BOTH_MEMORY = "memory-of-both"
 

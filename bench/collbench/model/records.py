@@ -10,9 +10,10 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.facts import ImportFacts, Manifest, Session
@@ -20,7 +21,6 @@ from collbench.model.notices import Notice
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -29,6 +29,61 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
+
+
+# ── how records are stored ───────────────────────────────────────────────────────────────────────
+# `store.encoding` makes JSON of records with pydantic, which is imported only there. The following is for it.
+class _ListPerRank:
+    """Metadata of an array of times, whose first axes are iterations and ranks: it is stored as one list per rank."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(*_: object) -> Any:
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(lambda array: array.swapaxes(0, 1).tolist())
+        return core_schema.no_info_plain_validator_function(_array, serialization=written)
+
+
+def _array(ranks: Any) -> Integers:
+    """Return times as an array; raises ValueError if they are not one list per rank."""
+    import numpy as np  # here, so that `list` and `plan` start without it
+
+    array = np.array(ranks, dtype=np.int64)
+    if array.ndim < 2:
+        raise ValueError("expected one list of times per rank")
+    return array.swapaxes(0, 1)
+
+
+if not TYPE_CHECKING:
+    Integers = Annotated[Any, _ListPerRank]
+
+
+def _without_defaults(source: Any, handler: Any, always: str = "") -> Any:
+    """Return the pydantic schema of a record whose fields are not written at their defaults, except field `always`."""
+    from pydantic_core import core_schema
+
+    usual = {
+        item.name: item.default if item.default_factory is MISSING else item.default_factory()
+        for item in fields(source)
+    }
+
+    def written(record: Any, plain: Callable[[Any], Json]) -> Json:
+        return {
+            name: value
+            for name, value in plain(record).items()
+            if name == always or not _is(getattr(record, name), usual[name])
+        }
+
+    schema = handler(source)
+    schema["serialization"] = core_schema.wrap_serializer_function_ser_schema(written)
+    return schema
+
+
+def _is(value: Any, usual: Any) -> bool:
+    """Return whether a field has its default; an array has none but None."""
+    return value is usual or (usual is not None and usual is not MISSING and value == usual)
+
+
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
 # Value of an environment variable that is set for some ranks only, or in one of two sessions.
@@ -140,7 +195,9 @@ class OwnOptions:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return _by_operation(OwnOptions, source, handler)
+        if source is OwnOptions:
+            return _by_operation(OwnOptions, source, handler)
+        return _without_defaults(source, handler, always="operation")
 
 
 @dataclass(frozen=True)
@@ -236,14 +293,6 @@ class Case:
         key="memory",
         needs_processes=True,
     )
-    load: str = option(
-        "none",
-        "what other processes do on the ranks' cores meanwhile: none, an endless loop on each (cores), or 10 ms of "
-        "computing and 10 ms of sleep in turn (bursts)",
-        "load {}",
-        key="load",
-        needs_processes=True,
-    )
     oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
     alignment: str = option(
         "aligned",
@@ -259,17 +308,13 @@ class Case:
         "splits",
         "splits",
     )
-    counts: str = option(
-        "known",
-        "whether ranks know the sizes of uneven parts (known), or exchange them in a call before, as MoE layers do "
-        "(exchanged)",
-        "counts {}",
-        key="counts",
-        of="splits",
-    )
     own: OwnOptions = OwnOptions()
 
     asked_bytes: int = field(default=0, compare=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return _without_defaults(source, handler)
 
     @property
     def asked(self) -> int:
@@ -576,6 +621,10 @@ class Timings:
     # block; -1 if it is unknown.
     foreign_cpu: tuple[float, ...] = ()
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return _without_defaults(source, handler)
+
     @property
     def slowest_s(self) -> Floats:
         """Return each iteration's maximum over ranks, in seconds per call: the time of a program that waits for all."""
@@ -665,6 +714,13 @@ class InvariantCheck:
 @dataclass(frozen=True)
 class OwnDetail:
     """Results of one launch other than times, for cases of one operation. The package declares a subclass."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        # The operation of the case decides on the type: `store.encoding` reads it.
+        return core_schema.any_schema() if cls is OwnDetail else handler(source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,8 +154,6 @@ def unsupported_anywhere(case: Case) -> Notice | None:
         return notice(SkipNotice.PAIRS_ALL, op=case.op)
     if case.depth > 1 and subgroups.divide(case.groups, case.world_size).serial:
         return notice(SkipNotice.SERIAL_GROUPS)
-    if case.splits and case.splits.drift and subgroups.divide(case.groups, case.world_size).serial:
-        return notice(SkipNotice.SERIAL_DRIFT)
     together = ranks_together(case)
     if together < operation.fewest_ranks:
         return notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=operation.fewest_ranks)

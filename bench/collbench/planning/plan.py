@@ -220,8 +220,6 @@ def too_large(plan: Plan, machine: Machine) -> Notice | None:
 
 def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | None:
     """Return why ranks of all plans cannot be alive at once and launches must alternate; None if they can."""
-    if any(case.load != "none" for plan in plans for case in plan.cases):
-        return notice(TurnNotice.LOAD)
     needed: dict[bool, list[int]] = {False: [], True: []}  # on a GPU or not → bytes of each plan there
     for plan in plans:
         launches: dict[bool, list[int]] = {}

@@ -222,15 +222,14 @@ def limit(line: Line, seconds: int) -> None:
 def set_keepalive(line: Line, seconds: int) -> None:
     """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe."""
     values = {
-        "TCP_KEEPIDLE": seconds,
-        "TCP_KEEPINTVL": ASK_AGAIN_S,
-        "TCP_KEEPCNT": ASK_TIMES,
-        "TCP_USER_TIMEOUT": 1000 * (seconds + ASK_TIMES * ASK_AGAIN_S),
+        socket.TCP_KEEPIDLE: seconds,
+        socket.TCP_KEEPINTVL: ASK_AGAIN_S,
+        socket.TCP_KEEPCNT: ASK_TIMES,
+        socket.TCP_USER_TIMEOUT: 1000 * (seconds + ASK_TIMES * ASK_AGAIN_S),
     }
     with _socket_of(line) as view:
-        for name, value in values.items():
-            if hasattr(socket, name):  # macOS lacks some of them
-                view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        for option, value in values.items():
+            view.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _socket_of(line: Line) -> socket.socket:

@@ -9,8 +9,6 @@ import importlib
 import mmap
 import os
 import socket
-import sys
-import tempfile
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +37,8 @@ class Board:
         self.world_size = world_size
         counts_at = 2 * world_size * SEMAPHORE_BYTES
         size = counts_at + (world_size + 1) * ctypes.sizeof(ctypes.c_uint64)
-        self._descriptor = _nameless_file(size) if descriptor is None else descriptor
+        self._descriptor = os.memfd_create("collbench") if descriptor is None else descriptor
+        os.ftruncate(self._descriptor, size)
         weakref.finalize(self, os.close, self._descriptor)
         memory = mmap.mmap(self._descriptor, size)
         # One counter per rank, and then the index of the case that rank 0 measures, plus one (0: no case yet). The
@@ -55,17 +54,6 @@ class Board:
 
 def _received(world_size: int, descriptor: Any) -> Board:
     return Board(world_size, descriptor.detach())
-
-
-def _nameless_file(size: int) -> int:
-    """Return the descriptor of a file of zeros that has no name; on Linux, the file is in memory."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("collbench")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return descriptor
 
 
 @dataclass(slots=True)
@@ -113,10 +101,11 @@ class SemaphoreBarrier:
                 raise OSError(ctypes.get_errno(), "sem_wait")
 
 
-def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
-    """Return one barrier object per rank; None per rank if the system requires named semaphores (macOS)."""
-    if any(_libc.sem_init(semaphore, 1, 0) for semaphore in board.semaphores):
-        return [None] * board.world_size
+def barriers(board: Board) -> list[SemaphoreBarrier]:
+    """Return one barrier object per rank."""
+    for semaphore in board.semaphores:
+        if _libc.sem_init(semaphore, 1, 0):
+            raise OSError(ctypes.get_errno(), "sem_init")
     return [SemaphoreBarrier(rank, board) for rank in range(board.world_size)]
 
 

@@ -212,7 +212,7 @@ def _scatter(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
 def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of every rank's data: an equal share, or the share that `splits` gives."""
     if case.splits:
-        return _divided(member, case, splits.matrix(case.splits, member.size, length, turn))
+        return _divided(member, case, splits.matrix(case.splits, member.size, length))
     share = length // member.size
     start = behind(case, length)
     ends = 0 if placement(case) == "copied" else start
@@ -313,18 +313,7 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
 def _call_all_to_all(s: CallArguments) -> Call:
     if not s.case.splits:
         return partial(dist.all_to_all_single, s.incoming, s.outgoing, **_args(s))
-    data = _call_all_to_all_uneven(s)
-    if s.case.counts == "known":
-        return data
-    sent = torch.tensor(s.transfer.sent, device=s.outgoing.device)
-    received = torch.empty_like(sent)
-
-    def counts_first() -> Any:
-        dist.all_to_all_single(received, sent, group=s.subgroup.handle)
-        received.tolist()  # the host must know the counts before it can make room for the data
-        return data()
-
-    return counts_first
+    return _call_all_to_all_uneven(s)
 
 
 def _call_all_to_all_uneven(s: CallArguments) -> Call:

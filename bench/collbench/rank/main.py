@@ -14,7 +14,6 @@ JSON messages:
 Writes no file except the log, which receives the output of torch and its libraries.
 """
 
-import contextlib
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from collbench.machine import environment, host
 from collbench.model.records import Case, Job, Json, Samples
 from collbench.planning.footprint import arena_bytes, batches
 from collbench.protocol.rank_context import RankContext
-from collbench.rank import load, process_group, timing
+from collbench.rank import process_group, timing
 from collbench.rank.group import Group, clock_bounds
 from collbench.rank.parts import RankPart
 from collbench.rank.process import facts, joined, run_rank, wait_to_begin
@@ -47,9 +46,7 @@ def main(context: RankContext, job: bytes) -> None:
 def _work(context: RankContext, job: Job) -> Json:
     kind = job.launch.cases[0]
     part = _part(kind)
-    # A package may send objects of a user's classes; all other measured objects are byte strings.
-    objects = process_group.plain_objects() if part is None or part.plain else contextlib.nullcontext()
-    with objects, entered(context, job) as group:
+    with entered(context, job) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, _log_of(context))
@@ -80,8 +77,6 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings.pairs)
-    if kind.load != "none":
-        load.begin(kind.load, host.affinity()[context.device :: context.world_size])
     if kind.oversubscribed:
         environment.apply(process_group.shared_gpu(context.rank).items())
     if job.probe:

@@ -43,5 +43,3 @@ class RankPart:
     prepare: Callable[[Case, int], None] = lambda case, rank: None
     # Modules in which a rank may wait for other ranks.
     waits_in: tuple[ModuleType, ...] = ()
-    # True if ranks send each other byte strings only; False if they may send objects of a user's classes.
-    plain: bool = True

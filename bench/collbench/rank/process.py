@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import multiprocessing as mp
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 from types import ModuleType
 
 import torch
@@ -43,7 +40,8 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
 
     work: all that the rank does; returns the content of the message `done`.
     """
-    _end_with_parent()
+    # Even by SIGKILL, or inside a collective: the fork server ends with the measuring process, ranks with the server.
+    processes.end_with_parent(server.PID if os.getpid() != server.PID else None)
     _write_to_log(context)
     _SEEN["before"] = looked()
     status = 0
@@ -102,24 +100,6 @@ def wait_to_begin(
     files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
-
-
-def _end_with_parent() -> None:
-    """End this process when the fork server or the measuring process ends, even by SIGKILL or inside a collective.
-
-    On Linux the kernel does this: the fork server ends with the measuring process, and the ranks with the server.
-    """
-    if processes.end_with_parent(server.PID if os.getpid() != server.PID else None):
-        return
-    parent = mp.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(STATUS_AFTER_ERROR)
-
-    threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
 def _write_to_log(context: RankContext) -> None:

@@ -14,7 +14,6 @@ import multiprocessing as mp
 import os
 import random
 import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -278,10 +277,9 @@ class _MeasuredCase:
     def costs(self) -> Json:
         """Return the costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
-        peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return self.spent | {
             "cpu_s": round(self.spent["cpu_s"], 4),
-            "peak_rss_bytes": peak_rss * (1 if sys.platform == "darwin" else 1024),  # kilobytes on Linux
+            "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             "timer_cost_ns": self._timer.cost_ns(),
             "host": host.boot(),
             "floor_ns": None if call is None else timing.floor_ns(call, self._group.device),

@@ -117,7 +117,6 @@ class TensorOperation(Workload):
     ) -> None:
         self._case, self._group, self._seed, self._tick = case, group, seed, tick
         self._subgroup = group.subgroup(case)
-        self.waits_on_host = case.counts == "exchanged"
         self._turns = turns(case, self._subgroup)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
@@ -228,7 +227,7 @@ class TensorOperation(Workload):
         unit = pieces * DTYPES[self._case.dtype].itemsize
         size = max(unit, min(self._case.size_bytes, SINGLE_RANK_BYTES) // unit * unit)
         case = dataclasses.replace(
-            self._case, size_bytes=size, world_size=1, groups=WORLD, root=0, call="sync", splits=None, counts="known"
+            self._case, size_bytes=size, world_size=1, groups=WORLD, root=0, call="sync", splits=None
         )
         if unsupported_by_backend(case) is not None:
             return None

@@ -321,7 +321,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     VerdictNotice.NOISE_FLOOR: Sentence(
         "by the stated noise floor of {floor:share} and the intervals within the launches"
     ),
-    SkipNotice.WINDOWS: Sentence("Windows has no fork server: use WSL"),
     SkipNotice.NO_PROC: Sentence("/proc is not mounted: mount -t proc proc /proc"),
     SkipNotice.OTHER_PROC: Sentence(
         "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
@@ -334,12 +333,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "the loopback interface {name} has no address, by which ranks reach each other: ip addr add {address}/8 dev "
         "{name}"
     ),
-    SkipNotice.NO_REALTIME: Sentence("this operating system has no sched_setscheduler"),
     SkipNotice.REALTIME_REFUSED: Sentence(
         "real-time scheduling: {text} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
     ),
-    SkipNotice.NO_BATCH: Sentence("scheduling: batch needs Linux: this operating system has no SCHED_BATCH"),
-    SkipNotice.NO_THREADS: Sentence("scheduling: batch needs {path}, where a process finds its threads: mount /proc"),
     SkipNotice.UNNAMED_THREADS: Sentence(
         "scheduling: batch needs torch {version} or newer, whose gloo names its threads"
     ),
@@ -384,7 +380,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.LISTED_TWICE: Sentence("listed groups must have each of the {ranks} ranks at most once"),
     SkipNotice.NOT_DIVISIBLE: Sentence("{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}"),
     SkipNotice.PAIRS_ALL: Sentence("{op} pairs all ranks of the world, so it has no groups"),
-    SkipNotice.SERIAL_DRIFT: Sentence("groups that call one after the other have shares that do not drift"),
     SkipNotice.SERIAL_GROUPS: Sentence("groups that call one after the other are timed call by call"),
     SkipNotice.MATRIX_ROWS: Sentence("a matrix of {rows} rows is for {rows} ranks, not for {ranks}"),
     SkipNotice.TOO_HOT: Sentence("with {ranks} ranks, none can receive {times:g} times the mean"),
@@ -400,7 +395,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.METRIC_NEEDS_GPUS: Sentence("metric {metric} needs GPUs: {metric:what is timed}"),
     SkipNotice.METRIC_OF_TORCH: Sentence("metric {metric} is for torch's operations on buffers"),
     SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot include {op}, which waits on the CPU"),
-    SkipNotice.COUNTS_IN_GRAPH: Sentence("the CPU waits for exchanged counts, so a CUDA graph cannot include them"),
     SkipNotice.NO_ASYNC: Sentence("{op} has no asynchronous call"),
     SkipNotice.NO_BUFFERS: Sentence("{op} has no buffers"),
     SkipNotice.NO_COPY: Sentence("{op} is not measured with a copy"),
@@ -438,7 +432,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "be used here"
     ),
     SkipNotice.SEVERAL: Sentence("{reasons:first of}"),
-    TurnNotice.LOAD: Sentence("the load of one side would be on the cores of the other"),
     TurnNotice.EXCLUSIVE_GPU: Sentence(
         "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)"
     ),

@@ -6,15 +6,13 @@ read later has another type, so that other code need not check again. Further ke
 
 import re
 from datetime import datetime
-from functools import cache
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from collbench.catalog.registry import PACKAGES
 from collbench.model.facts import LaunchFacts, Manifest, Session
 from collbench.model.notices import Notice
 from collbench.model.records import Json
+from collbench.store.encoding import validated
 
 # Device of a rank, such as `cuda:3` or `cpu`.
 _DEVICE = re.compile(r"[a-z]+(:\d{1,4})?")
@@ -35,7 +33,7 @@ def notices_of(manifest: Manifest) -> list[Notice]:
     for package in PACKAGES if kept else ():
         if package.sentences is not None:
             _ = package.sentences.value  # loads the package's kinds
-    notices: list[Notice] = _validated(list[Notice], kept)
+    notices: list[Notice] = validated(list[Notice], kept)
     return notices
 
 
@@ -63,18 +61,6 @@ def _check_launch(launch: LaunchFacts, number: int) -> None:
 
 
 def _checked(kind: Any, value: Any) -> Any:
-    _validated(kind, value, strict=True)
+    """Return the value itself, because the validated one lacks further keys."""
+    validated(kind, value, strict=True)
     return value
-
-
-def _validated(kind: Any, value: Any, strict: bool = False) -> Any:
-    try:
-        return _adapter(kind).validate_python(value, strict=strict)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

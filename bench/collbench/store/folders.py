@@ -33,24 +33,17 @@ from collbench.model.errors import ForeignError, StoreError, damaged_json, reaso
 from collbench.model.facts import Session
 from collbench.model.notices import Notice, RunNotice, notice
 from collbench.model.records import AbState, Json, Plan, Run, Samples, Side
-from collbench.model.units import format_bytes
 from collbench.store import locks
-from collbench.store.locks import Owner
 
 # Increased when a reader of the previous schema would misread the files. Runs of any other schema are refused.
 SCHEMA = 7
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
-# Names the process that measures into the run. It is removed afterwards, or replaced by the next such process.
-OWNER = "owner.json"
 # A run of two sides (verb `ab`) has these files in addition, and lines of samples.jsonl begin with their side. RUN:a
 # and RUN:b name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
-# Largest document, and largest line of samples, in bytes; with thousands of ranks, they have some megabytes.
-MOST_BYTES_READ = 2**28
-MOST_OF_A_MANIFEST = 2**20  # which `list` reads of every run; they have 2 KiB
 # Largest number of damaged lines that are named one by one.
 MOST_DAMAGED = 5
 
@@ -193,14 +186,13 @@ def discard(path: Path) -> None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether a living process has the run's journal open, as far as this host can know."""
+    """Return whether a living process has the run's journal open; False if the file system has no locks."""
     try:
         fd = open_plain(path / SAMPLES, os.O_RDONLY)
     except StoreError:
         return False
     try:
-        taken = locks.shared(fd)
-        return taken is False or _other_owner(path, taken) is not None
+        return locks.shared(fd) is False
     finally:
         os.close(fd)
 
@@ -226,23 +218,12 @@ def appending(path: Path) -> BinaryIO:
     return open(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
-def _other_owner(path: Path, taken: bool | None) -> Owner | None:
-    """Return the owner who may be measuring into the run although its lock is free or there are no locks; else None."""
-    try:
-        owner = Owner(**json.loads(_content(path / OWNER)))
-    except (StoreError, ValueError, TypeError):
-        return None
-    if taken and (owner.host == locks.this_process().host or locks.reach_other_hosts(path)):
-        return None
-    return owner if owner.may_live() else None
-
-
 # ── samples, while they are measured ─────────────────────────────────────────────────────────────
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, left by a crash while writing. The run names its owner (OWNER), in case
-    locks do not reach other hosts. log.txt, into which ranks write meanwhile, must be a plain file, too.
+    Opening it drops an incomplete last line, left by a crash while writing. log.txt, into which ranks write meanwhile,
+    must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -256,13 +237,7 @@ class Journal:
             taken = locks.exclusive(self._fd)
             if taken is False:
                 raise StoreError(f"{run}: another process is measuring into this run")
-            if owner := _other_owner(run, taken):
-                raise StoreError(
-                    f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
-                    f"this file system are not reliable); if it has ended, remove {run / OWNER}"
-                )
             self.locked = bool(taken)  # False if the file system has no locks
-            write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
             content = self._path.read_bytes()
             os.ftruncate(self._fd, content.rfind(b"\n") + 1)
         except BaseException:
@@ -271,7 +246,6 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        (self._path.parent / OWNER).unlink(missing_ok=True)
         os.close(self._fd)
 
     def append(self, line: bytes) -> None:
@@ -425,7 +399,7 @@ def read_manifest(path: Path) -> Json:
     if not (_side_of(path)[0] / MANIFEST).is_file():
         raise StoreError(f"{path}: {incomplete(path)}")
     path, side = _side_of(path)
-    manifest = _read_json(path / MANIFEST, dict, MOST_OF_A_MANIFEST)
+    manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
     if not isinstance(schema, int):
         raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
@@ -514,7 +488,7 @@ def _read_lines(
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
-            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
+            for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     for _, damaged in contents:
                         damaged.append(notice(RunNotice.TORN_LINE))
@@ -551,18 +525,14 @@ def _naming_damage(where: str) -> Iterator[None]:
         raise StoreError(f"{where} damaged: {reason}") from None
 
 
-def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
-    """Return the content of a plain file. Raises StoreError if it cannot be read or is too large."""
+def _content(path: Path) -> bytes:
+    """Return the content of a plain file. Raises StoreError if it cannot be read."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        # Ask for no more than the size of the file: a memory limit (ulimit -v) refuses 256 MiB for a small file.
-        content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
-    if len(content) > most:
-        raise StoreError(f"{path}: larger than {format_bytes(most)}")
-    return content
+        return file.read()
 
 
-def _read_json(path: Path, kind: type[T], most: int = MOST_BYTES_READ) -> T:
-    content = _content(path, most)
+def _read_json(path: Path, kind: type[T]) -> T:
+    content = _content(path)
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:

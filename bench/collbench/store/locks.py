@@ -1,21 +1,14 @@
-"""Lock open files, as far as their file system can, and record the owner of a file, in case locks do not suffice.
+"""Lock open files, as far as their file system can.
 
 In: a file descriptor. Out: whether the lock was taken. Some file systems of clusters have no locks (Lustre mounted
-without `flock`: ENOSYS), others have locks that reach no other host; then the record of an `Owner` replaces them.
+without `flock`: ENOSYS).
 """
 
 import errno
 import fcntl
-import os
-import socket
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-# Mount options of NFS and Lustre with which a lock is kept on one host.
-LOCAL = frozenset({"nolock", "local_lock=all", "local_lock=flock", "localflock"})
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -53,43 +46,3 @@ def supported(folder: Path) -> bool:
             return exclusive(file.fileno()) is not None
     except OSError:
         return True
-
-
-def reach_other_hosts(path: Path) -> bool:
-    """Return whether a lock in this file system also keeps out processes on other hosts, by its mount options."""
-    mounts = {mount.mountpoint: mount.opts for mount in psutil.disk_partitions(all=True)}
-    place = next((str(folder) for folder in (path.resolve(), *path.resolve().parents) if str(folder) in mounts), "/")
-    return not LOCAL & set(mounts.get(place, "").split(","))
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A process, as another host can name it."""
-
-    host: str
-    # Boot id of the kernel of the host.
-    boot: str
-    pid: int
-    # Start of the process in Unix time.
-    began: float
-
-    def may_live(self) -> bool:
-        """Return False if the process has surely ended. A process on another host is assumed to be alive."""
-        if (self.host, self.boot) != (socket.gethostname(), _boot()):
-            return self.host != socket.gethostname()
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.began) < 1
-        except psutil.Error:
-            return False
-
-
-def this_process() -> Owner:
-    """Return the owner that names this process."""
-    return Owner(socket.gethostname(), _boot(), os.getpid(), psutil.Process().create_time())
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # not Linux
-        return ""

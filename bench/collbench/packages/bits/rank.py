@@ -24,7 +24,6 @@ from collbench.model.records import Case, Fault, Json
 from collbench.packages.bits.planning import BLOCK, CALLS, BitsJob, sent, shares
 from collbench.planning.footprint import arena_bytes
 from collbench.protocol.rank_context import RankContext
-from collbench.rank import process_group
 from collbench.rank.collectives import CallArguments, Transfer, built
 from collbench.rank.group import Group
 from collbench.rank.main import buffers_of, entered
@@ -44,7 +43,7 @@ def main(context: RankContext, job: bytes) -> None:
 
 def _work(context: RankContext, bits: BitsJob) -> Json:
     job = bits.job
-    with process_group.plain_objects(), entered(context, job) as group:
+    with entered(context, job) as group:
         wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
         with buffers_of(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
             _compare(context, bits, group, arena)

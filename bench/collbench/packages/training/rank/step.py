@@ -353,4 +353,4 @@ def _cpu() -> tuple[float | None, float]:
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 
 
-RANK_PART = RankPart(TrainingStage, prepare_process, WAITS_IN, plain=False)
+RANK_PART = RankPart(TrainingStage, prepare_process, WAITS_IN)
