@@ -35,10 +35,10 @@ def test_a_folder_that_is_no_run_is_found_and_says_what_it_lacks(kept):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"a": 1,\n "b": ', "2:7: damaged JSON: a value is missing"),
-        ('{"a": 1', "a comma or a closing bracket is missing"),
-        ("{", "a key in double quotes is missing"),
-        ('{"a": "b', "the text that begins here has no end"),
+        ('{"a": 1,\n "b": ', "2:7: damaged JSON: Expecting value"),
+        ('{"a": 1', "Expecting ',' delimiter"),
+        ("{", "Expecting property name"),
+        ('{"a": "b', "Unterminated string"),
     ],
 )
 def test_damaged_json_is_named_by_line_and_by_what_is_missing(kept, broken, content, words):

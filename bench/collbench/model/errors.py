@@ -28,17 +28,6 @@ from collbench.model.visible import visible
 INTERRUPTED, UNEXPECTED = 130, 70
 
 
-# Python's message on damaged JSON → description of the damage.
-JSON_WORDS = {
-    "Expecting value": "a value is missing here",
-    "Expecting property name": "a key in double quotes is missing here",
-    "Expecting ',' delimiter": "a comma or a closing bracket is missing here",
-    "Expecting ':' delimiter": "a colon is missing here",
-    "Unterminated string": "the text that begins here has no end",
-    "Extra data": "the value is complete before this character",
-}
-
-
 class BenchError(Exception):
     """An error whose message is one line and states what the user must change.
 
@@ -66,9 +55,8 @@ def damaged_json(place: object, error: Exception) -> str:
 
 
 def json_words(error: Exception) -> str:
-    """Return a description of an error in JSON."""
-    text = str(error).partition(": line ")[0]
-    return next((words for theirs, words in JSON_WORDS.items() if text.startswith(theirs)), text[:100])
+    """Return Python's description of an error in JSON, without its position."""
+    return str(error).partition(": line ")[0][:100]
 
 
 def _printable(text: str) -> str:
