@@ -71,9 +71,3 @@ def test_without_a_fault_no_rank_is_named(n):
 def test_a_significant_delay_that_costs_little_is_not_named():
     """A delay of 20 µs in 1 ms is always present, but costs too little to be named."""
     assert not ranks.late_ranks(run_of(2, late=1, delay_s=20e-6, count=2000))
-
-
-def test_holm_is_no_kinder_than_bonferroni_for_the_smallest():
-    p = np.array([0.01, 0.04, 0.03])
-    assert ranks.holm(p, 3).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert ranks.holm(p, 30)[0] == pytest.approx(0.3)

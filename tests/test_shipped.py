@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from collbench.catalog.registry import PACKAGES
 from collbench.cli.shipped import PAGES
 from collbench.model import pages
-from collbench.report.notices import CORE
+from collbench.report import notices
 from conftest import ROOT
 
 
@@ -49,8 +48,7 @@ def test_pages_that_messages_name_exist(monkeypatch):
 
 
 def test_no_message_names_files_that_only_a_checkout_has():
-    tables = [package.sentences.value for package in PACKAGES if package.sentences]
-    for sentence in [*CORE.values(), *(each for table in tables for each in table.values())]:
+    for sentence in notices.table().values():
         text = f"{sentence}"
         assert "docs/" not in text and "run_bench" not in text
         assert "make install" not in text or "in a checkout" in text, text

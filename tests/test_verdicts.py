@@ -36,7 +36,8 @@ def test_intervals_exclude_1_exactly_if_the_corrected_p_is_significant():
 
 def test_p_values_are_corrected_by_holms_procedure():
     """The smallest p is multiplied by 4, the next by 3, …; no p is below the one before it."""
-    assert verdicts._corrected(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert verdicts.holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert verdicts.holm(np.array([0.01, 0.04]), 30) == pytest.approx([0.3, 1])  # the smallest two of 30
 
 
 def test_an_unchanged_case_is_not_named_among_changed_cases():

@@ -33,6 +33,7 @@ from collbench.model.divisions import WORLD
 from collbench.model.notices import FindingNotice, notice
 from collbench.model.records import Case, Run, Samples
 from collbench.stats.intervals import Floats
+from collbench.stats.verdicts import holm
 
 Booleans = NDArray[np.bool_]
 
@@ -120,15 +121,6 @@ def _shows_last_rank(samples: Samples, clocks: Clocks) -> bool:
     if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].round_by_round:
         return False
     return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None
-
-
-def holm(p: Floats, tests: int) -> Floats:
-    """Apply Holm's step-down correction. p: the smallest p-values of `tests` tests."""
-    order = np.argsort(p)
-    stepped = np.maximum.accumulate(p[order] * (tests - np.arange(len(p)))) if len(p) else p
-    corrected = np.empty_like(p)
-    corrected[order] = np.minimum(stepped, 1.0)
-    return corrected
 
 
 def _nodes(placed: Hosts) -> list[_Unit]:

@@ -7,7 +7,7 @@ decides which of its timed blocks count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ from collbench.analyze.parts import samples_that_count
 from collbench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
-from collbench.model.conclusions import ChoiceChange, Interval, Summary
+from collbench.model.conclusions import ChoiceChange, Summary
 from collbench.model.notices import CaseNotice, Notice, notice
 from collbench.model.projection import SIZES, grouped
 from collbench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
@@ -78,15 +78,19 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
 
 
 def _widened(summaries: list[Summary]) -> list[Summary]:
-    """Replace intervals over several launches by intervals that use the autocorrelation and skewness of their kind.
+    """Give cases of several launches their scatter, and intervals that use autocorrelation and skewness of their kind.
 
     A kind is a backend and a scheduling, over whose cases both are pooled.
     """
     kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
     scatter = {kind: intervals.launch_scatter([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
     return [
-        replace(s, time_s=intervals.of_launches(np.array(s.means_s), scatter[s.case.backend, s.case.scheduling]))
-        if s.launches > 1 and s.means_s
+        replace(
+            s,
+            time_s=intervals.of_launches(np.array(s.means_s), scatter[s.case.backend, s.case.scheduling]),
+            scatter=float(np.std(np.log(s.means_s), ddof=1)),
+        )
+        if len(s.means_s) > 1
         else s
         for s in summaries
     ]
@@ -108,6 +112,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
+        p99_s=_percentile(ordered, 99),
         foreign_cpu=_foreign_cpu(launches),
         algbw=collectives.algbw(case, time_s.value),
         busbw=collectives.busbw(case, time_s.value),
@@ -125,76 +130,40 @@ def one_series(case: Case) -> bool:
     return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
-@dataclass(frozen=True, slots=True)
-class _MeasuredLaunch:
-    """One launch of one case."""
-
-    samples: Samples
-    timings: Timings
-    # Maximum over ranks of each iteration.
-    slowest_s: Floats
-    # Interval of the mean of `slowest_s`.
-    interval: Interval
-    # None if the arrivals are not on one clock.
-    aligned: Aligned | None
-
-
 def _summary(
     case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, target: float | None
 ) -> Summary:
-    launches = []
-    for samples in good:
-        timed = samples.timed
-        assert timed is not None  # noqa: S101 - selected by `_by_case`
-        slowest = timed.slowest_s
-        interval = (intervals.within_launch if len(good) > 1 else intervals.of_one_launch)(slowest, timed.blocks)
-        launches.append(_MeasuredLaunch(samples, timed, slowest, interval, clocks.aligned(samples)))
-    series = [launch.slowest_s for launch in launches]
-    ordered = [np.sort(times) for times in series]
+    timed = [samples.timed for samples in good if samples.timed is not None]
+    series = [timings.slowest_s for timings in timed]
+    of_launch = intervals.within_launch if len(good) > 1 else intervals.of_one_launch
+    within = [of_launch(times_s, timings.blocks) for times_s, timings in zip(series, timed, strict=True)]
     usages = [samples.usage for samples in good if samples.usage is not None]
-    means = np.array([launch.interval.value for launch in launches])
-    time_s = launches[0].interval if len(launches) == 1 else intervals.of_launches(means)
     near, far = outliers(series)
-    fastest, skew, pure = _rank_times(launches)
+    fastest, skew, pure = _rank_times(timed, [clocks.aligned(samples) for samples in good])
     if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; their waits are a part of the case
         skew = pure = None
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
-    summary = Summary(
-        case=case,
-        launches=len(launches),
-        iterations=sum(map(len, series)),
-        time_s=time_s,
-        means_s=tuple(means.tolist()),
-        scatter=float(np.std(np.log(means), ddof=1)) if len(launches) > 1 else None,
-        algbw=collectives.algbw(case, time_s.value),
-        busbw=collectives.busbw(case, time_s.value),
-        p10_s=_percentile(ordered, 10),
-        p50_s=_percentile(ordered, 50),
-        p90_s=_percentile(ordered, 90),
-        p99_s=_percentile(ordered, 99),
-        host_time_s=_host_time_s([launch.timings for launch in launches]),
+    summary = replace(
+        _headline(case, good, failures),
         fastest_rank_s=fastest,
         skew_s=skew,
         pure_s=pure,
         outliers=near,
         far_outliers=far,
         outlier_causes=_disturbances(good) if near else (),
-        stall=common_mode(series) if one_series(case) else None,
         steady=not one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
         asked=None if OPERATIONS[case.op].round_by_round else target,  # a fixed number of rounds
-        reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
-        if all(launch.interval.known for launch in launches)
+        reached=float(np.mean([interval.relative_half_width for interval in within]))
+        if all(interval.known for interval in within)
         else None,
         stopped_by=tuple(sorted({samples.stopped_by for samples in good if samples.stopped_by is not None})),
-        foreign_cpu=_foreign_cpu(good),
-        failures=failures,
     )
     bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
     left_out = sum(usage.left_out or 0 for usage in usages)
-    return replace(summary, notices=tuple(_notices(summary, time_s, bound, left_out)))
+    return replace(summary, notices=tuple(_notices(summary, bound, left_out)))
 
 
 def _host_time_s(timings: Sequence[Timings]) -> float | None:
@@ -203,9 +172,9 @@ def _host_time_s(timings: Sequence[Timings]) -> float | None:
     return over_launches(times) if times else None
 
 
-def _notices(summary: Summary, time_s: Interval, bound: float, left_out: int) -> Iterator[Notice]:
+def _notices(summary: Summary, bound: float, left_out: int) -> Iterator[Notice]:
     """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
-    if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
+    if summary.time_s and summary.time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
         yield notice(CaseNotice.TIMER_LIMITED)
     target, reached = summary.asked, summary.reached
     if "time" in summary.stopped_by and target and reached is not None and reached > target:
@@ -236,15 +205,17 @@ def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
         yield notice(CaseNotice.FAILED_LAUNCHES, failed=len(failures), launches=launches)
 
 
-def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
+def _rank_times(
+    timed: Sequence[Timings], aligned: Sequence[Aligned | None]
+) -> tuple[float, float | None, float | None]:
     """Return seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
-    The last two are None if arrivals are not on one clock, or if they are smaller than its uncertainty. For device
-    times the time after the last arrival is the time itself, and None is returned for it.
+    timed, aligned: the timings of each launch, and on one clock if that is known. The last two results are None if
+    arrivals are not on one clock, or if they are smaller than its uncertainty. For device times the time after the last
+    arrival is the time itself, and None is returned for it.
     """
     rows = []
-    for launch in launches:
-        timings = launch.timings if launch.aligned is None else launch.aligned.timings
+    for timings in (launch.timings if launch is not None else own for own, launch in zip(timed, aligned, strict=True)):
         start, duration = timings.arrivals_ns, timings.duration_ns
         if start is None:
             start = np.zeros_like(duration)
@@ -253,11 +224,10 @@ def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | Non
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
         rows.append(np.mean(quantities, axis=1) / 1e9)
     fastest, *arrival_times = (over_launches(list(column)) for column in np.transpose(rows))
-    if launches[0].timings.host_ns is not None:  # all begin together, after the waits that show who was late
-        arrivals_known = all(launch.timings.arrivals_ns is not None for launch in launches)
-        return fastest, arrival_times[0] if arrivals_known else None, None
-    uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
-    if len(uncertainties) < len(launches):
+    if timed[0].host_ns is not None:  # all begin together, after the waits that show who was late
+        return fastest, arrival_times[0] if all(own.arrivals_ns is not None for own in timed) else None, None
+    uncertainties = [launch.uncertainty_s for launch in aligned if launch is not None]
+    if len(uncertainties) < len(timed):
         return fastest, None, None
     skew, pure_s = (value if value >= max(uncertainties) else None for value in arrival_times)
     return fastest, skew, pure_s
@@ -322,7 +292,6 @@ def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[
         iterations=sum(launch.iterations or 0 for launch in good),
         time_s=time_s,
         means_s=tuple(times.tolist()),
-        scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
         algbw=collectives.algbw(case, time_s.value),
         busbw=collectives.busbw(case, time_s.value),
         outliers=near,

@@ -26,7 +26,7 @@ from collbench.machine import host, interrupts
 from collbench.model.deferred import Deferred
 from collbench.model.errors import StoreError, UnmeasurableError
 from collbench.model.facts import Measurements, RankFacts, Session
-from collbench.model.records import Case, Json, Launch, Plan, Run, Samples
+from collbench.model.records import Json, Launch, Plan, Run, Samples
 from collbench.planning import plan as planning
 from collbench.report import wording
 from collbench.report.notices import sentence
@@ -37,7 +37,6 @@ from collbench.store.folders import Journal
 if TYPE_CHECKING:
     from collbench.launch.coordinator import Coordinator
     from collbench.launch.ranks import Starter
-    from collbench.report.progress import CaseProgress
     from collbench.report.view import View
 
 # Modules of the analysis and the report, imported while ranks start; with pictures, also the module that draws them.
@@ -203,12 +202,11 @@ def measure(
             if missing.budget_s is not None:
                 spent_s = sum(samples.usage.wall_s for samples in before.samples if samples.usage is not None)
                 missing = replace(missing, budget_s=max(0.0, missing.budget_s - spent_s))
-            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(missing))
-            observer = _Counted(shown, before)
-            launches = stack.enter_context(
-                recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
-            )[""]
-            stack.enter_context(observer.shown)
+            progress = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(missing))
+            progress.failed = {(s.case.key, s.launch): s.failure is not None for s in before.samples}
+            sessions = recorded_sessions(path, before.environment, facts, [before.plan], progress.counts)
+            launches = stack.enter_context(sessions)[""]
+            stack.enter_context(progress)
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
@@ -235,42 +233,11 @@ def measure(
                 append,
                 path / folders.LOG,
                 launches.append,
-                observer,
+                progress,
                 before_go,
                 after_failure=after_failure,
             )
             turns.drive(measuring)
-
-
-class _Counted:
-    """An observer that forwards all events, and counts the measurements of a run and the failed ones among them."""
-
-    def __init__(self, shown: "CaseProgress", before: Run) -> None:
-        self.shown = shown
-        self._planned, self._launch = before.plan.total, 0
-        self._failed = {(s.case.key, s.launch): s.failure is not None for s in before.samples}
-
-    def launching(self, launch: Launch) -> None:
-        self._launch = launch.number
-        self.shown.launching(launch)
-
-    def round_begins(self, launch: Launch, number: int) -> None:
-        self.shown.round_begins(launch, number)
-
-    def first_times(self, lines: Sequence[SampleLine]) -> None:
-        self.shown.first_times(lines)
-
-    def ended(self, case: Case, failure: str | None) -> None:
-        self._failed[case.key, self._launch] = failure is not None
-        self.shown.ended(case, failure)
-
-    def extended(self, further: int) -> None:
-        self._planned += further
-        self.shown.extended(further)
-
-    def counts(self) -> Measurements:
-        """Return the numbers of measurements made, failed and planned so far."""
-        return {"made": len(self._failed), "failed": sum(self._failed.values()), "planned": self._planned}
 
 
 @contextlib.contextmanager

@@ -54,8 +54,6 @@ MOST_ANSWERED = MOST_CAVEATS = 3
 # Maximum number of kinds of collectives, and of rows per kind, for which the answer has tables.
 MOST_TABLED, MOST_ROWS = 2, 6
 REPORT = "report.md"
-# Maximum number of notes on single cases that the report lists.
-MOST_NOTES = 200
 NO_RANK = "none"
 # Scheduling of a case → words for it.
 SCHEDULING = {
@@ -152,15 +150,11 @@ def _details(shown: Sequence[CaseTable]) -> Blocks:
 def _notes(summaries: Sequence[Summary]) -> Blocks:
     """Return the notices on single cases, except notices that the tables show as a column."""
     noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != IN_COLUMNS)]
-    more = len(noted) - MOST_NOTES
     columns: list[Column[tuple[Case, str]]] = [
         left("case", lambda row: label(row[0])),
         left("note", lambda row: in_line(row[1])),
     ]
-    return [
-        *table(noted[:MOST_NOTES], columns),
-        *([f"And {more} more: column `warnings` of summary.csv."] if more > 0 else []),
-    ]
+    return table(noted, columns)
 
 
 def _left_out(run: Run) -> Blocks:

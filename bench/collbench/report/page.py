@@ -1,7 +1,7 @@
 """Write blocks as one HTML file that needs no other file and no network, in the light or dark colours of the system.
 
-In: blocks, and files of pictures. Out: HTML. All text is escaped; the guide for readers, a page of the documentation,
-is the only Markdown that is rendered, and its renderer is loaded only for it.
+In: blocks, and files of pictures. Out: HTML, which is rendered from the blocks' Markdown; `markdown` escapes all text.
+The guide for readers, a page of the documentation, is its last part.
 """
 
 import base64
@@ -10,17 +10,17 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from collbench.model.visible import visible
-from collbench.report.blocks import Align, Block, Code, Fold, Heading, Items, Picture, Table
+from collbench.report import markdown
+from collbench.report.blocks import Block, fold
 
 READING = Path(__file__).parents[1] / "docs" / "reading.md"
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
 # A table or picture that is wider than the page scrolls in a box of its own.
 BOX = '<div class="box">{}</div>'
-# Marks in texts for bold text and for code.
-_STRONG, _CODE = re.compile(r"\*\*(.+?)\*\*", re.DOTALL), re.compile("`([^`]+)`")
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #666; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
@@ -68,76 +68,45 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> str:
     """Return the blocks as HTML. pictures: address → PNG file."""
+    from markdown_it import MarkdownIt  # deferred import: most verbs write no page
+
+    # The only HTML in the Markdown of blocks is that of its folded parts; the guide has none.
+    markdown_it = MarkdownIt("commonmark", {"html": True}).enable("table")
+    body = markdown_it.render(markdown.written([*blocks, *fold("How to read this report", [_guide()])]))
     names: list[str] = []
-    parts = [_html(block, names, pictures) for block in blocks]
-    names.append("How to read this report")
-    parts.append(f'<details><summary id="part-{len(names)}">{names[-1]}</summary>\n{_guide()}</details>')
+
+    def listed(match: re.Match[str]) -> str:
+        """Add a heading to the table of contents; return it with the mark to which its entry leads."""
+        names.append(match[2])
+        return f'<{match[1]} id="part-{len(names)}">{match[2]}</{match[1]}>'
+
+    def embedded(match: re.Match[str]) -> str:
+        content = base64.b64encode(pictures[unquote(match[1])].read_bytes()).decode()
+        return BOX.format(f'<img src="data:image/png;base64,{content}"{match[2]}>')
+
+    def in_box(match: re.Match[str]) -> str:
+        attribute = ' class="wide"' if match[0].partition("</thead>")[0].count("<th ") > WIDE else ""
+        return BOX.format(f"<table{attribute}>{match[1]}</table>")
+
+    body = re.sub(r"<(h2|summary)>(.*?)</\1>", listed, body)
+    body = re.sub(r'<p><img src="([^"]*)"([^>]*?) /></p>', embedded, body)
+    body = re.sub(r"<table>(.*?)</table>", in_box, body, flags=re.DOTALL)
     links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(names, start=1))
     contents = f"<details><summary>Contents</summary><nav>{links}</nav></details>\n" if len(names) > 1 else ""
-    body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(visible(title))}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
-        f"<body>\n{body.replace('<h2', f'{contents}<h2', 1)}\n</body>\n</html>\n"
+        f"<body>\n{body.replace('<h2', f'{contents}<h2', 1)}</body>\n</html>\n"
     )
-
-
-def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
-    """Return one block as HTML. names: entries of the table of contents, to which the block's entries are added."""
-    match block:
-        case Heading(text, level):
-            if level != 2:
-                return f"<h{level}>{_marked(text)}</h{level}>"
-            names.append(_marked(text))
-            return f'<h2 id="part-{len(names)}">{names[-1]}</h2>'
-        case Items(texts):
-            return "<ul>\n" + "".join(f"<li>{_marked(text)}</li>\n" for text in texts) + "</ul>"
-        case Table():
-            attribute = ' class="wide"' if len(block.headers) > WIDE else ""
-            head = _row("th", block.headers, block.aligned)
-            rows = "".join(_row("td", row, block.aligned) for row in block.rows)
-            return BOX.format(f"<table{attribute}>\n<thead>\n{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>")
-        case Picture(title, address):
-            if address not in pictures:
-                return f"<p>{_marked(title)}</p>"
-            content = base64.b64encode(pictures[address].read_bytes()).decode()
-            return BOX.format(f'<img src="data:image/png;base64,{content}" alt="{html.escape(title)}">')
-        case Code(text):
-            return f"<pre><code>{html.escape(visible(text))}\n</code></pre>"
-        case Fold(summary, inner):
-            names.append(_marked(summary))
-            opened = f'<summary id="part-{len(names)}">{names[-1]}</summary>'
-            return "\n".join(["<details>" + opened, *(_html(part, names, pictures) for part in inner), "</details>"])
-        case str():
-            return f"<p>{_marked(block)}</p>"
-
-
-def _row(tag: str, cells: Sequence[str], aligned: Sequence[Align]) -> str:
-    written = (
-        f'<{tag} style="text-align:{align}">{_marked(cell)}</{tag}>\n'
-        for cell, align in zip(cells, aligned, strict=True)
-    )
-    return f"<tr>\n{''.join(written)}</tr>\n"
-
-
-def _marked(text: str) -> str:
-    """Return a text as HTML, with tags for its marks."""
-    return _CODE.sub(r"<code>\1</code>", _STRONG.sub(r"<strong>\1</strong>", html.escape(visible(text))))
 
 
 def _guide() -> str:
-    """Return the page on how to read a report, without the section for programs."""
-    from markdown_it import MarkdownIt  # deferred import: only this page needs a renderer
-
+    """Return the page on how to read a report, as Markdown, without the section for programs."""
     text = READING.read_text(encoding="utf-8").split("\n", 1)[1].partition("\n## In a program\n")[0]
     # Other pages are named, not linked: the file is self-contained.
-    text = re.sub(r"\[[^\]]*\]\(([\w/-]+\.md)\)", r"docs/\1", text).replace("\n## ", "\n### ")
-    rendered = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
-    return rendered.replace("<table>", BOX.partition("{}")[0] + "<table>").replace(
-        "</table>", "</table>" + BOX.partition("{}")[2]
-    )
+    return re.sub(r"\[[^\]]*\]\(([\w/-]+\.md)\)", r"docs/\1", text).replace("\n## ", "\n### ")
 
 
 def _policy() -> str:

@@ -18,9 +18,6 @@ from collbench.report.labels import NOTHING, counted, variety
 from collbench.report.notices import sentence
 from collbench.report.parts import parts
 
-# Maximum number of reasons for skipping cases that are printed.
-MOST_REASONS = 12
-
 
 def plan(plan: Plan, machine: Machine) -> Blocks:
     """Describe what a run would do: cases, memory, skips, and the estimated time."""
@@ -67,11 +64,9 @@ def _skipped(plan: Plan) -> Blocks:
         return []
     reasons = grouped(plan.skips, lambda skip: (sentence(skip.reason), skip.case.backend))
     lines = [f"{counted(len(plan.skips), 'case')} skipped:"]
-    for (reason, _), skips in list(reasons.items())[:MOST_REASONS]:
+    for (reason, _), skips in reasons.items():
         which = labels.span([skip.case for skip in skips])
         lines.append(f"  {reason}: {f'{len(skips)} × ' if len(skips) > 1 else ''}{which}")
-    if len(reasons) > MOST_REASONS:
-        lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     return ["\n".join(lines)]
 
 

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.comparisons import Judgement
+from collbench.model.facts import Measurements
 from collbench.model.records import Case, Launch, Plan
 from collbench.model.units import counted, format_ratio, format_seconds
 from collbench.model.visible import visible
@@ -159,11 +160,15 @@ class CaseProgress(ProgressBar):
             console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
         )
         self._total, self._live, self._launches, self._left = total, live, launches, left
+        # Key of a case and launch that was measured → whether it failed.
+        self.failed: dict[tuple[str, int], bool] = {}
+        self._launch = 0
         # Time when a round was last drawn.
         self._drawn_s = 0.0
 
     def launching(self, launch: Launch) -> None:
         """Show that ranks are being started; without a terminal, print a line."""
+        self._launch = launch.number
         if self._left is not None:
             self._left.launching(launch)
         if self._console.is_terminal:
@@ -204,6 +209,7 @@ class CaseProgress(ProgressBar):
 
     def ended(self, case: Case, failure: str | None) -> None:
         """Count a case that has ended. failure: the reason if it failed, which is printed."""
+        self.failed[case.key, self._launch] = failure is not None
         self._progress.advance(self._task)
         if failure is not None:
             self.print_failure(f"failed: {label(case)}: {failure}")
@@ -212,6 +218,10 @@ class CaseProgress(ProgressBar):
         """Add this many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)
+
+    def counts(self) -> Measurements:
+        """Return the numbers of measurements made, failed and planned so far."""
+        return {"made": len(self.failed), "failed": sum(self.failed.values()), "planned": self._total}
 
 
 def _words(launch: Launch, launches: int | None = None) -> str:

@@ -4,7 +4,7 @@ In: a `Run` and its analysis. Out: a `View`, whose parts are made when the first
 summaries of collectives; each package describes the cases that the package measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,33 +28,32 @@ class View:
     @cached_property
     def of_calls(self) -> "View":
         """The view of the collectives, without the cases of packages' operations."""
-        summaries = tuple(s for s in self.analysis.summaries if OPERATIONS[s.case.op].rank is None)
-        samples = [samples for samples in self.run.samples if OPERATIONS[samples.case.op].rank is None]
-        return View(replace(self.run, samples=samples), replace(self.analysis, summaries=summaries))
+        return self._of(lambda case: OPERATIONS[case.op].rank is None)
+
+    def _of(self, wanted: Callable[[Case], bool]) -> "View":
+        """Return the view of some cases."""
+        run, plan = self.run, self.run.plan
+        skips = tuple(skip for skip in plan.skips if wanted(skip.case))
+        samples = [samples for samples in run.samples if wanted(samples.case)]
+        return View(
+            replace(run, samples=samples, plan=replace(plan, skips=skips)),
+            replace(self.analysis, summaries=tuple(s for s in self.analysis.summaries if wanted(s.case))),
+        )
 
     def only(self, fields: Mapping[str, object]) -> "View":
         """Return the view of the cases that have these values: name of a field of a case → value.
 
         Raises ConfigError if no case has them.
         """
-
-        def wanted(case: Case) -> bool:
-            return all(case.value(name) == value for name, value in fields.items())
-
-        run, plan = self.run, self.run.plan
-        summaries = tuple(s for s in self.analysis.summaries if wanted(s.case))
-        if not summaries:
+        view = self._of(lambda case: all(case.value(name) == value for name, value in fields.items()))
+        if not view.analysis.summaries:
             requested = ", ".join(f"{name} {value}" for name, value in fields.items())
             there = "; ".join(
                 f"{name}: {', '.join(map(str, dict.fromkeys(s.case.value(name) for s in self.analysis.summaries)))}"
                 for name in fields
             )
-            raise ConfigError(f"{run.name}: no case with {requested}; it has {there or 'no cases'}")
-        skips = tuple(skip for skip in plan.skips if wanted(skip.case))
-        samples = [samples for samples in run.samples if wanted(samples.case)]
-        return View(
-            replace(run, samples=samples, plan=replace(plan, skips=skips)), replace(self.analysis, summaries=summaries)
-        )
+            raise ConfigError(f"{self.run.name}: no case with {requested}; it has {there or 'no cases'}")
+        return view
 
     @property
     def calls(self) -> Sequence[Summary]:

@@ -226,7 +226,7 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
     if not len(estimates.difference):
         return []
     error, freedom = _error(estimates, 0)
-    p = _corrected(2 * stdtr(freedom, -np.abs(estimates.difference) / error))
+    p = holm(2 * stdtr(freedom, -np.abs(estimates.difference) / error))
     half, level = half_width(estimates, levels.change)
     narrow = stdtrit(freedom, 1 - levels.same) * error
     limit = np.log1p(smallest)
@@ -315,16 +315,20 @@ def half_width(estimates: Estimates, error_rate: float) -> tuple[Floats, float]:
     """
     error, freedom = _error(estimates, 0)
     p = 2 * stdtr(freedom, -np.abs(estimates.difference) / error)
-    selected = int(np.count_nonzero(_corrected(p) <= error_rate))
+    selected = int(np.count_nonzero(holm(p) <= error_rate))
     level = error_rate / (len(p) - max(selected, 1) + 1)
     return np.asarray(stdtrit(freedom, 1 - level / 2) * error), level
 
 
-def _corrected(p: Floats) -> Floats:
-    """Return p-values corrected over all cases (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+def holm(p: Floats, tests: int | None = None) -> Floats:
+    """Return p-values corrected over all tests (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    tests: number of tests, if p has only the smallest of their p-values.
+    """
     order = np.argsort(p)
     corrected = np.empty_like(p)
-    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
+    factors = (len(p) if tests is None else tests) - np.arange(len(p))
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1)
     return corrected
 
 

@@ -64,8 +64,8 @@ STYLE: Any = {
 
 # PNG for the report; the style `paper` has the others, too.
 SUFFIXES = (".png", ".svg", ".pdf")
-# Style `paper`, for one and for two columns: width in inches; letter size; height without legend; columns of a legend.
-PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
+# Style `paper`, for one and for two columns: width in inches; letter size; height without legend.
+PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT = (3.3, 6.9), 8, 2.3
 # Smallest distance of two labels of the x axis in this style, as a share of the axis.
 PAPER_APART = 0.18
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
@@ -76,20 +76,24 @@ CLOSE = 0.02
 MOST_SERIES = 6
 # Four by six panels: more would be too small to read.
 PANELS_A_PAGE = 24
-# (most panels, columns, width and height of a panel in inches). A single panel is as large as any other picture.
-GRIDS = ((2, 2, 4.2, 2.6), (3, 3, 3.1, 2.3), (4, 2, 4.2, 2.3), (9, 3, 3.1, 1.8), (PANELS_A_PAGE, 4, 2.45, 1.4))
-# Inches: left and right of the panels, below them for the axis label, a line of the title, a line of the legend.
-LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
-# Inches between panels; a panel's title is in the gap above it.
-GAP_WIDE, GAP_HIGH = 0.15, 0.42
+# (most panels, columns, width and height of a panel with its titles and labels in inches). A single panel is as large
+# as any other picture.
+GRIDS = (
+    (1, 1, 8.5, 3.5),
+    (2, 2, 4.6, 2.9),
+    (3, 3, 3.4, 2.6),
+    (4, 2, 4.6, 2.6),
+    (9, 3, 3.4, 2.1),
+    (PANELS_A_PAGE, 4, 2.7, 1.75),
+)
+# Inches: the title and the label of the x axis, and a line of the legend.
+AROUND, LEGEND_LINE = 1.1, 0.22
 # Entries that a legend below all panels has room for; if there are more, each panel has its own legend.
 MOST_SHARED = 2 * len(COLOURS)
 # Characters in a line of the figure's title, also of a figure of 10 inches; characters per inch in a panel's title.
 WIDE, WIDER, LETTERS_AN_INCH = 112, 128, 13
 # Inches: an entry of a legend without its text, and a letter of the text.
 ENTRY, LETTER = 0.6, 0.075
-# Inches: width of a single panel's figure, and its height without the legend.
-SINGLE = (8.5, 4.5)
 NO_BREAK = "\N{NO-BREAK SPACE}"
 # The space between a number and its unit, as in `1 MiB` or `4 ranks`.
 NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
@@ -375,22 +379,18 @@ def pages(quantity: str, properties: str, shown: Sequence[Panel], left_out: Sequ
 def _page(quantity: str, properties: str, part: Sequence[Panel]) -> Page:
     common, own = divide([without_usual(panel.common) for panel in part])
     head = f"{quantity}\n{wrapped(', '.join([*in_words(common), properties]), WIDE)}"
-    styles = _styles(part)
-    if len(part) == 1:
-        figure = Figure(figsize=SINGLE, layout="constrained")
-        axes = figure.subplots()
-        axes.set_title(head, fontsize=10.5)
-        return Page(figure, [(axes, part[0])], styles)
-    figure, grid = _grid(len(part), TITLE_LINE * (1 + head.count("\n")) + GAP_HIGH)
-    figure.suptitle(head, x=0.01, y=1 - 0.08 / figure.get_figheight(), ha="left", va="top", fontsize=10.5)
-    columns, width = grid.shape[1], grid[0][0].get_position().width * figure.get_figwidth()
-    for axes, panel_parts in zip(grid.flat, own, strict=False):
+    _, columns, width, height = next(grid for grid in GRIDS if len(part) <= grid[0])
+    rows = math.ceil(len(part) / columns)
+    figure = Figure(figsize=(columns * width, AROUND + rows * height), layout="constrained")
+    figure.suptitle(head, x=0.01, ha="left", fontsize=10.5)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, panel_parts in zip(grid.flat, own if len(part) > 1 else [], strict=False):
         axes.set_title(wrapped(", ".join(in_words(panel_parts)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
         axes.tick_params(labelsize=8)
     for number in range(len(part), grid.size):
         grid.flat[number].set_visible(False)
         grid.flat[number - columns].tick_params(labelbottom=True)  # this panel is now the lowest of its column
-    return Page(figure, list(zip(grid.flat, part, strict=False)), styles)
+    return Page(figure, list(zip(grid.flat, part, strict=False)), _styles(part))
 
 
 def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
@@ -412,62 +412,31 @@ def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
     return None if clash or len(names) > MOST_SHARED else styles
 
 
-def _grid(count: int, above: float) -> tuple[Figure, Any]:
-    """Make a figure with at least `count` sets of axes, and `above` inches for titles.
-
-    The layout is computed here, because all panels have one size: it is twice as fast as matplotlib's layout engine.
-    """
-    _, columns, width, height = next(grid for grid in GRIDS if count <= grid[0])
-    rows = math.ceil(count / columns)
-    across = LEFT + columns * width + (columns - 1) * GAP_WIDE + RIGHT
-    high = above + rows * height + (rows - 1) * GAP_HIGH + BELOW
-    figure = Figure(figsize=(across, high))
-    place = {"left": LEFT / across, "right": 1 - RIGHT / across, "top": 1 - above / high, "bottom": BELOW / high}
-    figure.subplots_adjust(**place, wspace=GAP_WIDE / width, hspace=GAP_HIGH / height)
-    return figure, figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-
-
 def label_axes(page: Page, x: str, y: str) -> None:
-    """Write the labels of the axes: at a single panel, or once for all panels."""
-    if len(page.places) == 1:
-        axes = page.places[0][0]
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-    else:
-        bottom = page.figure.subplotpars.bottom * page.figure.get_figheight()
-        page.figure.supxlabel(x, fontsize=9, y=(bottom - 0.5) / page.figure.get_figheight())
-        page.figure.supylabel(y, fontsize=9, x=0.01)
+    """Write the label of x below the lowest panel of each column, and the label of y once."""
+    first = page.places[0][0].get_subplotspec()
+    for axes, _ in page.places[-first.get_gridspec().ncols :] if first else ():
+        axes.set_xlabel(x, fontsize=9)
+    page.figure.supylabel(y, fontsize=9)
 
 
 def legend(page: Page) -> None:
     """Draw one legend below all panels, where it hides nothing; one in each if `page.styles` is None. Call it last."""
-    first, figure = page.places[0][0], page.figure
     for entry in page.extra:
-        first.plot([], [], " ", label=entry)
+        page.places[0][0].plot([], [], " ", label=entry)
     entries_by_panel = [legend_entries(axes) for axes, _ in page.places]
-    entries: dict[str, Any] = {}
-    for panel_entries in entries_by_panel:
-        entries |= {name: handle for name, handle in panel_entries.items() if name not in entries}
     if page.styles is None and len(page.places) > 1:
         for (axes, _), panel_entries in zip(page.places, entries_by_panel, strict=True):
             axes.legend(list(panel_entries.values()), list(panel_entries), loc="best", fontsize=6.5)
         return
+    entries: dict[str, Any] = {}
+    for panel_entries in entries_by_panel:
+        entries |= {name: handle for name, handle in panel_entries.items() if name not in entries}
+    figure = page.figure
     columns = fitting_columns(figure.get_figwidth(), entries)
-    more = LEGEND_LINE * math.ceil(len(entries) / columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * math.ceil(len(entries) / columns))
     options: Any = {"ncols": columns, "fontsize": 8.5}
-    if len(page.places) == 1:
-        figure.set_figheight(SINGLE[1] + more)
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **options)
-        return
-    # The figure becomes higher by the legend; its contents keep their distance from the upper edge.
-    before = figure.get_figheight()
-    after = before + more
-    pars = figure.subplotpars
-    figure.set_figheight(after)
-    figure.subplots_adjust(top=1 - (1 - pars.top) * before / after, bottom=(pars.bottom * before + more) / after)
-    for text in figure.texts:  # titles and axis labels
-        text.set_y((text.get_position()[1] * before + more) / after)
-    figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **options)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", **options)
 
 
 def fitting_columns(inches: float, entries: Iterable[str]) -> int:
