@@ -144,7 +144,6 @@ class ReplayedStep:
 
     case: Case
     source: str
-    recorded_world: int | None
     # Sentence that states whose calls are made, if ranks do not make their own recorded calls; else "".
     stand_in: str
     time: Interval

@@ -18,7 +18,6 @@ START_NS, DURATION_NS = "start", "duration"
 class ChangeNotice(NoticeKind):
     """Differences between a replay and the recorded job."""
 
-    OTHER_WORLD = "other-world"
     STEPS_AS_ONE = "steps-as-one"
     LAST_STEP = "last-step"
     # Notices on calls; the number of calls is a value.
@@ -30,7 +29,6 @@ class ChangeNotice(NoticeKind):
     EMPTY = "empty-call"
     ROUNDED = "rounded-to-shares"
     NEARER_RANKS = "nearer-ranks"
-    WHOLE_WORLD = "whole-world"
     DTYPE_ASSUMED = "dtype-assumed"
     DTYPE_REPLACED = "dtype-replaced"
     EQUAL_PARTS = "equal-parts"
@@ -68,8 +66,6 @@ class Replay:
     cases: tuple[Case, ...]
     # One list for each rank of this world, or one list for all ranks.
     lists: tuple[ReplayedList, ...]
-    # Number of ranks of the recorded job; None if the recording does not report it.
-    recorded_world: int | None = None
     # Sentence that states whose calls the ranks make; empty if each rank makes the same calls as in the job.
     stand_in: str = ""
     # Notices on the differences from the recording.

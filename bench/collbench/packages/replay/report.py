@@ -108,7 +108,6 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is not a recording, such as {file}: left out"),
     ReplayNotice.OTHER_FORMAT: Sentence("{count} × file of {format}, of the same ranks: left out"),
     ReplayNotice.INCOMPLETE_CALLS: Sentence("{count} of the calls were not complete"),
-    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, replayed on {ranks}"),
     ChangeNotice.STEPS_AS_ONE: Sentence("all {steps} recorded steps as one: they did not make the same calls"),
     ChangeNotice.LAST_STEP: Sentence("of {steps} recorded steps the last one"),
     ChangeNotice.OTHER_HALF: Sentence("{count} × a receive is the other half of a neighbour's send"),
@@ -119,7 +118,6 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ChangeNotice.EMPTY: Sentence(f"{_LEFT_OUT}it moved nothing"),
     ChangeNotice.ROUNDED: Sentence("{count} × {operation} rounded down to whole shares of {ranks} ranks"),
     ChangeNotice.NEARER_RANKS: Sentence("{count} × {operation} in groups of ranks that lie nearer to each other"),
-    ChangeNotice.WHOLE_WORLD: Sentence("{count} × {operation} in the whole world: groups of {group} do not divide it"),
     ChangeNotice.DTYPE_ASSUMED: Sentence("{count} × {operation} of an unknown dtype, taken as {dtype}"),
     ChangeNotice.DTYPE_REPLACED: Sentence("{count} × {dtype} sent as {other}, which {backend} has"),
     ChangeNotice.EQUAL_PARTS: Sentence("{count} × all_to_all with equal parts: its splits were not recorded"),
@@ -280,10 +278,7 @@ def replay_sentence(step: ReplayedStep) -> str:
     if step.recorded is not None and step.recorded.in_calls_s is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
-    ranks = step.case.world_size
-    other = step.recorded_world is not None and step.recorded_world != ranks
-    where = f"here, with {ranks_text(ranks)} in place of {step.recorded_world}," if other else "here"
-    here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""

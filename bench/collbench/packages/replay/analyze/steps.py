@@ -89,7 +89,6 @@ def _step(
     return ReplayedStep(
         case=launches[0].case,
         source=replay.source,
-        recorded_world=replay.recorded_world,
         stand_in=replay.stand_in,
         time=_interval([launch.own.sum(axis=2).mean(axis=1) for launch in calls]),
         recorded=job.total if job is not None else None,
