@@ -26,6 +26,7 @@ from collbench.catalog import dtypes
 from collbench.model.errors import ForeignError, json_words
 from collbench.model.records import Json
 from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, format_bytes
+from collbench.packages.replay.recorded_calls import RecordedCall
 
 # Largest recording, unpacked, with all files of a tar: a larger file is more likely hostile than long.
 MOST_BYTES = 2 * 2**30
@@ -337,6 +338,15 @@ def rank_of(file: str) -> int | None:
     if number is None and not _HOST_AND_PROCESS.match(named):
         number = _LAST_NUMBER.search(stem.rstrip("-_."))
     return int(number[1]) if number else None
+
+
+def call_in(
+    group: tuple[int, ...] | None, operation: str, dtype: str | None, elements_in: int | None, elements_out: int | None
+) -> RecordedCall:
+    """Return a call of a format that records neither the parts of an all-to-all nor the size of a group."""
+    splits = None if "all_to_all" in operation else ()
+    size = len(group) if group else None
+    return RecordedCall(operation, dtype, elements_in, elements_out, splits, splits, group, size)
 
 
 def operation_of(name: str) -> str:
