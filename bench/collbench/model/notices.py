@@ -1,6 +1,6 @@
 """Define notices: facts that a reader must know in addition to a number, each as a kind with values.
 
-A notice has no words. `report.notices` has the sentence and the remedy of each kind, and programs filter by the kind.
+`report.notices` writes a notice as the sentence and the remedy of its kind, and programs filter by the kind.
 """
 
 from __future__ import annotations
@@ -8,14 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class NoticeKind(StrEnum):
     """The base of the sets of kinds. Each set is closed, and no name is in two of them; a package has a set of its own.
 
-    The values are names for programs: JSON, JUnit and OpenMetrics have them.
+    The values are names for programs: JSON, JUnit and OpenMetrics have them. A kind may state its sentence and remedy.
     """
+
+    text: str
+    remedy: str
+
+    def __new__(cls, name: str, text: str = "", remedy: str = "") -> Self:
+        """Make a kind with its name as value."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.text, kind.remedy = name, text, remedy
+        return kind
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> Any:
