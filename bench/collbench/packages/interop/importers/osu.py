@@ -337,10 +337,8 @@ def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None,
     library = table.library or ""
     if not library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in library:
         return None, False
-    if test is not None and options.operation not in {None, test.op}:
-        raise ForeignError(
-            f"{source.path}: states that it measured {test.op}, so --operation {options.operation} is wrong"
-        )
+    if test is not None:
+        chosen_operation(test.op, options, str(source.path))
     return test, asynchronous
 
 
