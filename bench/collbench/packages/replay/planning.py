@@ -20,7 +20,8 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 from collbench.catalog import collectives, splits, subgroups
 from collbench.catalog.backends import BACKENDS, unsupported_by_backend
@@ -61,17 +62,15 @@ _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """The calls of one rank in one step."""
 
     # Position of the recorded rank that made these calls.
     recorded: int
     # World rank that makes the calls. None if the recording does not name it.
     rank: int | None
-    # Positions of these calls among all calls of the rank.
-    places: tuple[int, ...]
-    calls: tuple[RecordedCall, ...]
+    # Position of each call among all calls of the rank, and the call.
+    calls: Sequence[tuple[int, RecordedCall]]
 
 
 def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Expansion:
@@ -131,7 +130,7 @@ def case_of(replayed: Replay, base: Case) -> Case:
     Its key contains a hash of the calls, not of other facts in the recording.
     """
     order = [[(call.case, call.after) for call in made.calls] for made in replayed.lists]
-    cases = [asdict(replace(case, asked_bytes=0)) for case in replayed.cases]
+    cases = [asdict(case) for case in replayed.cases]
     for fields in cases:
         del fields["asked_bytes"]  # it does not distinguish cases
     content = json.dumps([cases, order], sort_keys=True)
@@ -147,24 +146,20 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
 
     Also returns a notice on this choice if several steps were recorded.
     """
-    last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
-    steps = []
-    for number, rank in enumerate(recorded.ranks):
-        by_step = grouped(enumerate(rank.calls), lambda placed: placed[1].step)
+    by_rank = [grouped(enumerate(rank.calls), lambda placed: placed[1].step) for rank in recorded.ranks]
+    for by_step in by_rank:
         by_step.pop(None, None)
-        kinds = {tuple(_kind(call) for _, call in placed) for placed in by_step.values()}
-        if last is None or len(kinds) != 1 or last not in by_step:
-            last = None
-            break
-        places, calls = zip(*by_step[last], strict=True)
-        steps.append(_Step(number, rank.rank, places, calls))
-    if last is None:
-        all_calls = [
-            _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
-            for number, rank in enumerate(recorded.ranks)
-        ]
-        return all_calls, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
-    return steps, [notice(ChangeNotice.LAST_STEP, steps=recorded.steps)] if recorded.steps > 1 else []
+    last = max((step for by_step in by_rank for step in by_step if step is not None), default=None)
+    alike = all(
+        last in by_step and len({tuple(_kind(call) for _, call in placed) for placed in by_step.values()}) == 1
+        for by_step in by_rank
+    )
+    steps = [
+        _Step(number, rank.rank, by_step[last] if alike else [*enumerate(rank.calls)])
+        for number, (rank, by_step) in enumerate(zip(recorded.ranks, by_rank, strict=True))
+    ]
+    kind = ChangeNotice.LAST_STEP if alike else ChangeNotice.STEPS_AS_ONE
+    return steps, [notice(kind, steps=recorded.steps)] if recorded.steps > 1 else []
 
 
 def _kind(call: RecordedCall) -> tuple[object, ...]:
@@ -203,8 +198,8 @@ class _Builder:
     def _stand_in(self, reason: str) -> str:
         """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
         first_rank = self._steps[0].rank
-        lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
-        staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
+        lists = {tuple(_shape(call) for _, call in step.calls) for step in self._steps}
+        staged = any(call.operation in ONE_WAY for step in self._steps for _, call in step.calls)
         if len(lists) == 1 and not staged:
             return ""
         detail = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
@@ -220,7 +215,7 @@ class _Builder:
             (call.group is None and call.group_size not in {None, self._world_size})
             or (call.operation in ONE_WAY and call.peer is None)
             for step in self._steps
-            for call in step.calls
+            for _, call in step.calls
         ):
             return [], "the ranks of groups, or whom sends go to, were not recorded"
         missing = [rank for rank in range(self._world_size) if rank not in by_rank]
@@ -229,8 +224,8 @@ class _Builder:
         return [by_rank[rank] for rank in range(self._world_size)], ""
 
     def _made(self, step: _Step) -> Made:
-        kept = zip(step.places, step.calls, strict=True)
-        return [(place, call, case) for place, call in kept if (case := self._case_of(step, place, call)) is not None]
+        cases = ((place, call, self._case_of(step, place, call)) for place, call in step.calls)
+        return [(place, call, case) for place, call, case in cases if case is not None]
 
     def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
         """Return the case of a call; None if the call cannot be replayed."""
@@ -240,7 +235,7 @@ class _Builder:
             name = "send_recv" if call.operation in ONE_WAY else call.operation
             call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
         elif call.operation in ONE_WAY:
-            if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
+            if call.operation == "recv" and any(other.operation == "send" for _, other in step.calls):
                 self.changed[notice(ChangeNotice.OTHER_HALF)] += 1
                 return None
             self.changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
@@ -379,19 +374,16 @@ def _exchanges(step: _Step) -> _Step:
 
     A job makes both at once (`batch_isend_irecv`). Made one after the other, both ranks would wait for each other.
     """
-    places, calls = list[int](), list[RecordedCall]()
-    for place, call in zip(step.places, step.calls, strict=True):
-        before = calls[-1] if calls else None
-        if (
-            before is not None
-            and {before.operation, call.operation} == ONE_WAY
-            and (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
+    calls = list[tuple[int, RecordedCall]]()
+    for place, call in step.calls:
+        earlier, before = calls[-1] if calls else (place, call)
+        if {before.operation, call.operation} == ONE_WAY and (
+            (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
         ):
-            calls[-1] = replace(before, operation="sendrecv_pair")
-            continue
-        places.append(place)
-        calls.append(call)
-    return replace(step, places=tuple(places), calls=tuple(calls))
+            calls[-1] = earlier, replace(before, operation="sendrecv_pair")
+        else:
+            calls.append((place, call))
+    return step._replace(calls=calls)
 
 
 def _sent(call: RecordedCall) -> int | None:

@@ -19,6 +19,8 @@ from collbench.packages.replay.recorded_calls import CallList, RecordedCall
 SUFFIX = ".calls.jsonl"
 FORMAT = "collbench calls"
 VERSION = 3
+# Fields of a rank in the header, beside its number of calls.
+OF_RANK = ("rank", "source", "offset_s", "unclaimed", "unclaimed_s")
 T = TypeVar("T")
 
 
@@ -35,15 +37,7 @@ def to_text(recorded: CallList) -> str:
         **{item.name: getattr(recorded, item.name) for item in dataclasses.fields(recorded) if item.name != "ranks"},
         "notices": [{"kind": item.kind, "values": item.values} for item in recorded.notices],
         "ranks": [
-            {
-                "rank": rank.rank,
-                "source": rank.source,
-                "offset_s": rank.offset_s,
-                "unclaimed": rank.unclaimed,
-                "unclaimed_s": rank.unclaimed_s,
-                "calls": len(rank.calls),
-            }
-            for rank in recorded.ranks
+            {name: getattr(rank, name) for name in OF_RANK} | {"calls": len(rank.calls)} for rank in recorded.ranks
         ],
     }
     lines = [header]
