@@ -24,7 +24,7 @@ from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
-from collbench.packages.interop.importers.readings import Number, Options, Printed, Reading, Source
+from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
 
 BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
@@ -155,7 +155,7 @@ def _contradicts(row: Row, op: str, together: int) -> bool:
         half.time is not None
         and half.algbw is not None
         and half.time.value >= readings.LEAST_US
-        and not readings.agrees(row.size, Printed(half.time.value * US, half.time.half * US), half.algbw)
+        and not readings.agrees(row.size, half.time, half.algbw)
         for half in row.halves
     )
 
@@ -340,9 +340,9 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) 
             if half.time is None or half.busbw is None:
                 continue
             checked += 1
-            time_s = Printed(half.time.value * US, half.time.half * US)
-            if time_s.value > 0 and not readings.agrees(row.size * factor, time_s, half.busbw):
-                wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
+            time_s = half.time.value * US
+            if time_s > 0 and not readings.agrees(row.size * factor, half.time, half.busbw):
+                wrong.append((row.size, half.busbw.value, row.size * factor / time_s / 1e9))
     if wrong:
         size, rate, computed = wrong[0]
         values: dict[str, float] = {"wrong": len(wrong), "checked": checked, "ranks": together}

@@ -76,7 +76,6 @@ def read_source(path: Path) -> Source:
 # ── numbers as text ──────────────────────────────────────────────────────────────────────────────
 # Whole numbers up to this limit are exact in JSON readers and floats; larger numbers are not results of measurements.
 LARGEST_WHOLE = 2**53
-LONGEST_NUMBER = 40
 _NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
 
 
@@ -99,16 +98,16 @@ class Printed:
 def printed(text: str) -> Printed | None:
     """Parse `113.70` as 113.7 ± 0.005; return None if the text is not a finite number."""
     match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > LONGEST_NUMBER:
+    if match is None or not math.isfinite(value := float(match[0])):
         return None
     exponent = int(match[3] or 0) - len(match[2] or "")
-    return Printed(float(match[0]), 0.5 * 10.0**exponent)
+    return Printed(value, 0.5 * 10.0**exponent)
 
 
 def whole(text: str) -> int | None:
     """Parse a whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
     try:
-        number = int(text.strip()[:LONGEST_NUMBER])
+        number = int(text)
     except ValueError:
         return None
     return number if abs(number) < LARGEST_WHOLE else None
@@ -241,10 +240,9 @@ def bus_factor(op: str, ranks: int) -> float:
     return factor(ranks) if factor is not None and ranks > 1 else 0.0
 
 
-def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
+def agrees(bytes_moved: float, time_us: Printed, rate: Printed) -> bool:
     """Return whether a printed rate in GB/s is bytes over time, within the printed digits of both numbers."""
-    slow = bytes_moved / times_s.high / 1e9 if times_s.high > 0 else float("inf")
-    fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
+    slow, fast = (bytes_moved / us / 1e3 if us > 0 else math.inf for us in (time_us.high, time_us.low))
     return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
 
 

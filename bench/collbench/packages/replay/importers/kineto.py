@@ -28,7 +28,6 @@ from collbench.packages.replay.importers.recordings import (
     LongObject,
     call_in,
     dtype_of,
-    elements,
     member,
     numbers,
     operation_of,
@@ -536,7 +535,7 @@ def _sizes(dims: object) -> list[int]:
     if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
         dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
     return [
-        elements(dim)
+        math.prod(dim)
         for dim in (dims if isinstance(dims, list) else [])
         if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
     ]

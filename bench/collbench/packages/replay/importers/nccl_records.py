@@ -7,6 +7,7 @@ one or several processes: bytes, communicators and durations, but no dtypes, spl
 (NCCL 2.29) writes the process once, before its lines, and NCCL's choice of algorithm and protocol with each call.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,6 @@ from collbench.packages.replay.importers.recordings import (
     LongObject,
     call_in,
     dtype_of,
-    elements,
     entries_of,
     member,
     numbers,
@@ -112,7 +112,7 @@ def _elements(sizes: Any) -> int | None:
     """Return the number of elements of all tensors, by their dimensions."""
     if not isinstance(sizes, list):
         return None
-    return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
+    return sum(math.prod(map(int, dims)) if isinstance(dims, list) else 1 for dims in sizes)
 
 
 def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:

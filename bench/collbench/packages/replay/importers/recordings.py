@@ -17,13 +17,13 @@ import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Never, Self
 
 from collbench.catalog import dtypes
 from collbench.model.errors import ForeignError, json_words
 from collbench.model.records import Json
-from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, format_bytes
+from collbench.model.units import MOST_RANKS, format_bytes
 from collbench.packages.replay.recorded_calls import RecordedCall
 
 # Largest recording, unpacked, with all files of a tar: a larger file is more likely hostile than long.
@@ -123,9 +123,9 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
     """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for member in archive:
-            # A sparse file claims a size that it does not have.
-            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-            if content is not None and not _hidden(member.name):
+            # A sparse file claims a size that it does not have; macOS adds a hidden `._NAME` for each file.
+            plain = member.isreg() and not member.issparse() and not PurePath(member.name).name.startswith(".")
+            if plain and (content := archive.extractfile(member)) is not None:
                 try:
                     text = _text(f"{path.name}:{member.name}", content)
                 except ForeignError:
@@ -139,11 +139,6 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
                 raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
     if unpacked.last.strip(b"\0"):
         raise ForeignError(f"{path}: the file is incomplete: it was cut off")
-
-
-def _hidden(name: str) -> bool:
-    """Return whether a file in an archive is hidden, so not a recording: macOS adds a `._NAME` for each file."""
-    return name.rsplit("/", 1)[-1].startswith(".")
 
 
 def _text(name: str, file: IO[bytes]) -> str:
@@ -373,16 +368,6 @@ def ranks_from(size: int, start: int = 0, stride: int = 1) -> tuple[int, ...]:
     if size > MOST_RANKS or not 0 <= start + stride * max(0, size - 1) < MOST_RANKS:
         raise ValueError(f"a group of {size} ranks from {start} on, {stride} apart; at most {MOST_RANKS} are read")
     return tuple(range(start, start + stride * size, stride))
-
-
-def elements(dims: list[int]) -> int:
-    """Return the elements of a tensor with these dimensions. Raises ValueError if no memory can store that many."""
-    product = 1
-    for dim in dims:
-        product *= dim
-        if abs(product) > MOST_ELEMENTS:
-            raise ValueError(f"a tensor of more than {MOST_ELEMENTS} elements")
-    return product
 
 
 def member(group: tuple[int, ...] | None, within: int | None) -> int | None:
