@@ -41,7 +41,7 @@ REFUSED = 2
 # Pictures are drawn for every input whose number is a multiple of this number.
 DRAWN = 4
 EXAMPLE = ROOT / "docs" / "example" / "before"
-REPLAY = "backends: [gloo]\nworld_sizes: [2]\nreplay: {{recording: [{}]}}\n"
+REPLAY = "backends: [gloo]\nreplay: {{recording: [{}]}}\n"
 LOOK = ("replay", "--look", "--no-plots")
 ODD = (
     None, True, 0, -1, 3, 10**9, 2**31, 2**63, -(2**70), 10**400, 1e-9, 1e308, float("nan"), float("inf"), "", "x",
@@ -69,18 +69,19 @@ def recordings() -> dict[str, Kind]:
     events = [samples.param_event(100 * number, "allreduce") for number in range(4)]
     events += [samples.kernel(100 * number + 50, 40, 100 * number) for number in range(4)]
     kineto = samples.kineto(events, pg_config=[{"pg_name": "7", "ranks": [1, 3]}])
+    # Content, name, number of ranks.
     contents = {
-        "kineto": (json.dumps(kineto).encode(), "rank1.json"),
-        "gloo kineto": (json.dumps(samples.gloo_calls(4)).encode(), "rank0.json"),
-        "execution trace": (json.dumps(samples.execution_trace()).encode(), "et_rank3.json"),
-        "flight recorder": (json.dumps(samples.recorder(duration_ms=1.5)).encode(), "fr_0.json"),
-        "flight pickle": (pickle.dumps(samples.recorder(), protocol=2), "dump_0"),
-        "inspector": ((json.dumps(samples.INSPECTED) + "\n").encode() * 3, "i.json"),
-        "call list": ((ROOT / "docs/example/training.calls.jsonl").read_bytes(), "job.calls.jsonl"),
+        "kineto": (json.dumps(kineto).encode(), "rank1.json", 4),
+        "gloo kineto": (json.dumps(samples.gloo_calls(4)).encode(), "rank0.json", 2),
+        "execution trace": (json.dumps(samples.execution_trace()).encode(), "et_rank3.json", 4),
+        "flight recorder": (json.dumps(samples.recorder(duration_ms=1.5)).encode(), "fr_0.json", 6),
+        "flight pickle": (pickle.dumps(samples.recorder(), protocol=2), "dump_0", 6),
+        "inspector": ((json.dumps(samples.INSPECTED) + "\n").encode() * 3, "i.json", 8),
+        "call list": ((ROOT / "docs/example/training.calls.jsonl").read_bytes(), "job.calls.jsonl", 8),
     }
     return {
-        kind: Kind(content, name, ((*LOOK, name), ("plan", "replay.yaml")))
-        for kind, (content, name) in contents.items()
+        kind: Kind(content, name, ((*LOOK, name), ("plan", "replay.yaml", "--set", f"world_sizes=[{ranks}]")))
+        for kind, (content, name, ranks) in contents.items()
     }
 
 

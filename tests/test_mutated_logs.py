@@ -206,13 +206,8 @@ def on_a_page(lines: list[str], kind: str) -> str:
 
 
 PREFIXES = (
-    "[1,0]<stdout>:",
-    "0: ",
-    "pod/bench-0 ",
-    "2026-01-02T03:04:05.678901234Z stdout F ",
-    "bench-7f9c | ",
-    "  12\t",
-)
+    "[1,0]<stdout>:", "0: ", "pod/bench-0 ", "2026-01-02T03:04:05.678901234Z stdout F ", "bench-7f9c | ", "  12\t",
+)  # fmt: skip
 
 
 def changed(lines: list[str], draw: random.Random) -> tuple[str, str, list[str]]:

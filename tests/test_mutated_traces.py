@@ -21,6 +21,10 @@ SEEDS = 200
 # Names of kernels: of a known library, and of unknown ones whose names have a collective, or nothing.
 KNOWN, WORDS, STRANGE = "ncclDevKernel_{}", ("zork_all_reduce_{}", "acme::reduce_scatter<{}>", "zccl_{}"), "zork_{}"
 COMPUTING = ("gemm_{}", "void at::native::reduce_kernel<{}>", "splitKreduce_{}", "flash_fwd_splitkv_combine_{}")
+# What happens to the files of a job.
+MUTATIONS = (
+    "kernels", "annotations", "half by time", "half by order", "order", "launches", "ids", "world", "far", "events",
+)  # fmt: skip
 
 
 def event(kind, name, ts, dur, tid, truth, **args):
@@ -67,10 +71,8 @@ def kineto_job(draw, form):
                     span = (ran + draw.randint(-200, 200), draw.randint(50, 900))
                     events.append(event(kind, name.format(number), *span, 3, ("computing", number), **ids))
                 if form != "gloo" and draw.random() < others:  # communication of no call
-                    name, span = (
-                        draw.choice(WORDS).format(number),
-                        (ran + draw.randint(-300, 300), draw.randint(50, 400)),
-                    )
+                    name = draw.choice(WORDS).format(number)
+                    span = ran + draw.randint(-300, 300), draw.randint(50, 400)
                     ids = {"External id": 2 * 10**6 + number, "stream": 9}
                     events.append(event("kernel", name, *span, 9, ("other", number), **ids))
     return [
@@ -81,20 +83,7 @@ def kineto_job(draw, form):
 
 def mutated(documents, draw):
     """Change the documents at random, in place, and return the name of the mutation."""
-    name = draw.choice(
-        [
-            "kernels",
-            "annotations",
-            "half by time",
-            "half by order",
-            "order",
-            "launches",
-            "ids",
-            "world",
-            "far",
-            "events",
-        ]
-    )
+    name = draw.choice(MUTATIONS)
     far, keep = draw.choice((1e6, 4_541_015_316_353.111)), draw.random()
     for document in documents:
         events = document["traceEvents"]

@@ -37,7 +37,7 @@ def saved(folder, *calls):
 
 
 def test_a_step_is_made_again_and_compared_with_the_recording(warm):
-    done = warm("replay", saved(warm.folder), "--world-size", "2", *QUICK)
+    done = warm("replay", saved(warm.folder), *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     (case,) = run.plan.cases
@@ -68,7 +68,7 @@ def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
     ranks = tuple(RankRecording(f"{number}.json", number, tuple(calls)) for number, calls in enumerate(lists))
     path = warm.folder / "stages.calls.jsonl"
     path.write_text(call_file.to_text(CallList("Kineto", "nccl", 4, ranks)))
-    done = warm("replay", path.name, "--world-size", "4", "--no-plots", *QUICK)
+    done = warm("replay", path.name, "--no-plots", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     timed = run.samples[0].timed
@@ -80,7 +80,7 @@ def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
 
 def test_a_wrong_element_in_any_call_is_noticed(warm):
     fault = ["--set", "faults=[{do: corrupt, rank: 1, iteration: 5}]"]
-    done = warm("replay", saved(warm.folder), "--world-size", "2", "--no-plots", *QUICK, *fault)
+    done = warm("replay", saved(warm.folder), "--no-plots", *QUICK, *fault)
     assert done.returncode == 1
     (failure, *_) = [samples.failure for samples in warm.only_run().samples if samples.failure]
     assert failure.kind == "wrong" and "all_reduce of 160000 B" in failure.text
@@ -88,7 +88,7 @@ def test_a_wrong_element_in_any_call_is_noticed(warm):
 
 def test_an_interrupted_replay_is_resumed_without_the_recording(warm):
     name = saved(warm.folder)
-    assert warm("replay", name, "--world-size", "2", "--no-plots", *QUICK).returncode == 0
+    assert warm("replay", name, "--no-plots", *QUICK).returncode == 0
     (path,) = warm.runs()
     (warm.folder / name).unlink()
     lines = (path / "samples.jsonl").read_bytes().splitlines(keepends=True)

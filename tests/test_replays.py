@@ -1,4 +1,4 @@
-"""A replay has the calls of a recording, scaled by stated rules to fewer ranks, and reports every change."""
+"""A replay has the calls of a recording, on as many ranks, and reports every change."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ def recorded(*calls, world=2, others=()):
     return CallList("Kineto", "nccl", world, tuple(ranks))
 
 
-def made(*calls, world=2, here=2, backend="gloo", others=()):
-    return replays.replay(recorded(*calls, world=world, others=others), backend, here)
+def made(*calls, world=2, others=()):
+    return replays.replay(recorded(*calls, world=world, others=others), "gloo", world)
 
 
 def ran(ran_s, duration_s, **more):
@@ -48,26 +48,34 @@ def test_the_same_ranks_make_the_same_calls():
 
 
 @pytest.mark.parametrize(
-    ("group", "world", "here", "groups"),
+    ("group", "groups", "changes"),
     [
-        ((0, 1, 2, 3), 4, 2, "world"),
-        (tuple(range(64)), 64, 6, "world"),
-        ((0, 1), 8, 4, "contiguous:2"),
-        ((0, 4), 8, 8, "strided:2@4"),
-        ((0, 2), 8, 4, "strided:2@2"),
-        ((1, 9, 17, 25), 64, 8, "strided:4"),
-        ((0, 1, 2, 3), 8, 6, "world"),
+        (tuple(range(8)), "world", ()),
+        ((0, 1), "contiguous:2", ()),
+        ((0, 4), "strided:2", ()),
+        ((1, 3), "strided:2@2", ()),
+        ((0, 3), "contiguous:2", (notice(ChangeNotice.NEARER_RANKS, operation="all_reduce", count=1),)),
     ],
 )
-def test_groups_keep_their_size_and_distance_if_possible(group, world, here, groups):
-    call = replace(REDUCE, group=group, group_size=len(group))
-    result = made(call, world=world, here=here)
-    assert str(result.cases[0].groups) == groups
-    assert bool(result.changes) == (world != here)
+def test_every_rank_calls_in_a_group_like_that_of_the_recorded_rank(group, groups, changes):
+    result = made(replace(REDUCE, group=group, group_size=len(group)), world=8)
+    assert (str(result.cases[0].groups), result.changes) == (groups, changes)
 
 
-def test_the_total_of_all_ranks_stays():
-    """A gathered parameter and a reduced and scattered gradient have 800 elements, on 8 ranks and on 4."""
+def test_a_group_that_does_not_divide_the_ranks_is_left_out():
+    result = made(REDUCE, replace(REDUCE, group=(0, 1, 2), group_size=3), world=8)
+    assert [str(case.groups) for case in result.cases] == ["contiguous:2"]
+    assert "all_reduce left out: 8 ranks cannot be divided" in " ".join(sentences(result.changes))
+
+
+def test_another_number_of_ranks_is_refused():
+    with pytest.raises(ForeignError, match=r"recorded on 8 ranks, not on 4: give world_sizes: \[8\]"):
+        replays.replay(recorded(REDUCE, world=8), "gloo", 4)
+    assert len(replays.replay(recorded(REDUCE, world=None), "gloo", 4).cases) == 1
+
+
+def test_a_size_counts_the_shares_of_all_ranks():
+    """A gathered parameter and a reduced and scattered gradient have 800 elements."""
     calls = [
         RecordedCall("all_gather", "float32", 100, 800, group_size=8),
         RecordedCall("reduce_scatter", "float32", 800, 100, group_size=8),
@@ -75,13 +83,11 @@ def test_the_total_of_all_ranks_stays():
         RecordedCall("gather", "float32", 100, 0, group_size=8),
         RecordedCall("broadcast", "float32", 800, 800, group_size=8, root=5),
     ]
-    result = made(*calls, world=8, here=4)
-    assert [case.size_bytes for case in result.cases] == [3200] * 5
-    assert result.cases[-1].root == 1
-    assert notice(ChangeNotice.OTHER_WORLD, recorded=8, ranks=4) in result.changes
+    result = made(*calls, world=8)
+    assert [case.size_bytes for case in result.cases] == [3200] * 5 and result.cases[-1].root == 5
 
 
-def test_parts_of_an_all_to_all_come_from_all_ranks_or_are_folded():
+def test_parts_of_an_all_to_all_come_from_all_ranks_or_from_one():
     sent = [(10, 30), (20, 20)]
     calls = [RecordedCall("all_to_all_uneven", "int64", 40, 0, splits_in=row, group_size=2) for row in sent]
     (case,) = made(calls[0], others=[(calls[1],)]).cases
@@ -89,14 +95,14 @@ def test_parts_of_an_all_to_all_come_from_all_ranks_or_are_folded():
     alone = made(calls[0])
     assert str(alone.cases[0].splits) == "rows:10,30;10,30"
     assert alone.changes == (notice(ChangeNotice.PARTS_OF_ONE, count=1),)
-    four = replace(calls[0], splits_in=(1, 2, 3, 34), group_size=4)
-    assert str(made(four, world=4).cases[0].splits) == "rows:4,36;4,36"
+    torn = made(REDUCE, replace(calls[0], splits_in=(1, 2, 37)))
+    assert len(torn.cases) == 1 and torn.changes[-1].kind is ChangeNotice.LEFT_OUT
     even = made(replace(calls[0], splits_in=(20, 20)))
     assert even.cases[0].splits is None and not even.changes
 
 
 def test_sends_become_exchanges_and_receives_are_their_other_half():
-    """This happens if the peer is unknown, or the number of ranks differs."""
+    """This happens if the peer is unknown, or a rank was not recorded."""
     send, receive = RecordedCall("send", "float32", 10, 10), RecordedCall("recv", "float32", 10, 10)
     result = made(send, receive)
     assert [case.op for case in result.cases] == ["sendrecv_ring"] and len(result.of(1).calls) == 1
@@ -128,7 +134,7 @@ def stages(batched=False):
 
 def test_a_send_and_a_receive_made_together_are_one_exchange():
     first, *others = stages(batched=True)
-    result = made(*first, world=4, here=4, others=others)
+    result = made(*first, world=4, others=others)
     assert [result.cases[call.case].op for call in result.of(3).calls] == ["sendrecv_pair", "all_reduce"]
 
 
@@ -199,21 +205,23 @@ def test_the_key_names_the_calls_and_not_their_recorded_times():
     assert ranks_together(case) == 2
 
 
-@pytest.mark.parametrize(("gpus", "backend", "ranks"), [(1, "gloo", 4), (2, "nccl", 2)])
-def test_a_replay_takes_gpus_only_if_each_of_two_ranks_has_a_gpu(monkeypatch, gpus, backend, ranks):
+@pytest.mark.parametrize(("gpus", "backend", "ranks"), [(7, "gloo", 8), (8, "nccl", 8)])
+def test_a_replay_takes_gpus_only_if_each_rank_has_a_gpu(monkeypatch, gpus, backend, ranks):
     machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
     monkeypatch.setattr("collbench.machine.host.machine", lambda: machine)
     trace = ROOT / "docs" / "example" / "training.calls.jsonl"
-    text = _configuration([trace], None, None).raw.decode()
+    text = _configuration([trace], None).raw.decode()
     assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text
 
 
-def test_a_plan_lists_the_cases_of_a_replay(warm):
+def test_a_plan_lists_the_cases_of_a_replay_or_names_the_number_of_ranks(warm):
     (warm.folder / "c.yaml").write_text(
-        f"replay: {{recording: [{ROOT / 'docs/example/training.calls.jsonl'}]}}\nbackends: [gloo]\nworld_sizes: [2]\n"
+        f"replay: {{recording: [{ROOT / 'docs/example/training.calls.jsonl'}]}}\nbackends: [gloo]\nworld_sizes: [8]\n"
     )
     done = warm("plan", "c.yaml")
-    assert done.stdout.startswith("replay · gloo · 2 ranks") and "nothing can be measured" not in done.stdout
+    assert done.stdout.startswith("replay · gloo · 8 ranks") and "nothing can be measured" not in done.stdout
+    other = warm("plan", "c.yaml", "--set", "world_sizes=[2]")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1) and "recorded on 8 ranks, not on 2" in other.stderr
 
 
 def test_a_report_states_how_a_replay_was_measured_and_how_precisely(cli):

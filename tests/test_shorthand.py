@@ -12,18 +12,9 @@ from test_nccl_tests import read_as_clients_do
 
 # Values that differ from the defaults of the flags.
 VALUES = {
-    "b": "1M",
-    "e": "64M",
-    "o": "max",
-    "d": "half",
-    "r": "1",
-    "i": "8M",
-    "w": "45",
-    "J": "x.json",
-    "s": "x",
-    "a": "1",
+    "b": "1M", "e": "64M", "o": "max", "d": "half", "r": "1", "i": "8M", "w": "45", "J": "x.json", "s": "x", "a": "1",
     "m": "4",
-}
+}  # fmt: skip
 
 
 def config(flags=None, operation="all_reduce", backend="gloo"):

@@ -25,7 +25,7 @@ from collbench.store import folders
 if TYPE_CHECKING:
     from collbench.launch.coordinator import Coordinator
 
-# Fewest ranks if the user chooses no number: the default is the recorded number, at most one rank per core or GPU.
+# Fewest ranks if their number was not recorded: one for each core or GPU.
 FEWEST_RANKS = 2
 
 
@@ -44,12 +44,6 @@ def replay(
             metavar="TRACE...",
         ),
     ],
-    world_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Replay with N ranks (default: as recorded if each has a core or a GPU).", metavar="N", min=1
-        ),
-    ] = None,
     look: Annotated[
         bool, typer.Option("--look", help="Measure nothing: report where the job's time in calls went.", metavar="")
     ] = False,
@@ -78,11 +72,9 @@ def replay(
             raise ConfigError(f"replay: {option} goes with --look")
 
     def task(coordinator: "Coordinator | None") -> int:
-        source = _configuration(traces, world_size, coordinator)
-        return start(source, sets, plots, coordinator, context.obj)
+        return start(_configuration(traces, coordinator), sets, plots, coordinator, context.obj)
 
-    given = [*map(str, traces), *sets, str(world_size)]
-    return run_task(task, lambda: b"\0".join(map(str.encode, given)))
+    return run_task(task, lambda: b"\0".join(map(str.encode, [*map(str, traces), *sets])))
 
 
 def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat | None) -> int:
@@ -125,20 +117,18 @@ def _name_of(paths: list[Path]) -> str:
     return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
 
 
-def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coordinator | None") -> ConfigSource:
-    """Return the configuration with which `run` would measure the same replay."""
+def _configuration(paths: list[Path], coordinator: "Coordinator | None") -> ConfigSource:
+    """Return the configuration with which `run` would measure the same replay: with as many ranks as recorded."""
     from collbench.machine import host
     from collbench.packages.replay import importers as traces
 
     recorded = traces.read(paths)
     machine = host.machine()
-    # A replay needs several ranks, so it uses GPUs only if each rank has its own GPU.
-    few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
+    # A replay uses GPUs only if each rank has its own GPU.
+    few = coordinator is None and machine.gpus < (recorded.world_size or FEWEST_RANKS)
     chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
-    available = (
-        (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
-    )
-    ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or available, available))
+    available = max(FEWEST_RANKS, machine.gpus if chosen == "nccl" else machine.cores)
+    ranks = recorded.world_size or (available if coordinator is None else coordinator.place.world_size)
     name = f"replay-{_name_of(paths)}"
     lines = [
         f"name: {name}",

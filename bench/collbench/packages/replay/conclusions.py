@@ -1,6 +1,6 @@
 """Define the conclusions on recorded jobs: where their time in calls went, and how long the same calls take here."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,19 +34,15 @@ class RecordedTime:
 
 def together(chosen: Sequence[RecordedTime]) -> RecordedTime:
     """Return the sum of several times; `in_calls_s` is None if all are unknown, `exposed_s` if any is unknown."""
-    waited_for: dict[int, float] = defaultdict(float)
+    waited_for: Counter[int] = Counter()
     for time in chosen:
-        for rank, waited_s in time.waited_for.items():
-            waited_for[rank] += waited_s
+        waited_for.update(time.waited_for)
     exposed = [time.exposed_s for time in chosen]
     in_calls = [time.in_calls_s for time in chosen if time.in_calls_s is not None]
+    added = ("calls", "untimed", "moved_s", "waited_s", "unsplit_s")
     return RecordedTime(
-        calls=sum(time.calls for time in chosen),
+        **{name: sum(getattr(time, name) for time in chosen) for name in added},
         in_calls_s=sum(in_calls) if in_calls or not chosen else None,
-        untimed=sum(time.untimed for time in chosen),
-        moved_s=sum(time.moved_s for time in chosen),
-        waited_s=sum(time.waited_s for time in chosen),
-        unsplit_s=sum(time.unsplit_s for time in chosen),
         waited_for=dict(waited_for),
         exposed_s=None if None in exposed else sum(filter(None, exposed)),
     )
@@ -144,7 +140,6 @@ class ReplayedStep:
 
     case: Case
     source: str
-    recorded_world: int | None
     # Sentence that states whose calls are made, if ranks do not make their own recorded calls; else "".
     stand_in: str
     time: Interval

@@ -14,7 +14,7 @@ REPLAY = Package(
         load=Deferred("packages.replay.store:read"),
     ),
     planning=Deferred("packages.replay.planning:PLANNING"),
-    analysis=Deferred("packages.replay.analyze.part:ANALYSIS"),
+    analysis=Deferred("packages.replay.analyze.steps:ANALYSIS"),
     report=Deferred("packages.replay.report:REPORT"),
     sentences=Deferred("packages.replay.report:SENTENCES"),
     pictures=(

@@ -1,15 +1,15 @@
-"""Turn a recorded job into calls that ranks of this machine replay, and list the differences from the recording.
+"""Turn a recorded job into calls that as many ranks of this machine replay, and list what is not as recorded.
 
-In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that represents it.
+In: a `CallList`, a backend, the number of ranks. Out: a `Replay`, and the `Case` that represents it.
 
-    same world size, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
-    otherwise                        every rank makes the calls of the lowest recorded rank, scaled as below
+    all ranks recorded    each rank makes its own calls, in the groups and to the peers of the recording
+    otherwise             every rank makes the calls of the lowest recorded rank
 
-If recorded ranks made different calls, the first sentence of the report states whose calls are made. Scaling:
+If recorded ranks made different calls, the first sentence of the report states whose calls are made. If every rank
+makes the calls of one:
 
-    group       s ranks, S apart: at most all ranks, at the same distance if such groups divide the world
-    size        the total over all ranks of a group is kept: a gathered parameter, a reduced gradient
-    all-to-all  a rank sends the same amount; parts for missing ranks go to the existing ranks in turn
+    group       the division of the world that contains the recorded group, else contiguous groups of its size
+    all-to-all  every rank sends the parts that this rank sent
     send, recv  an exchange of the same size with the neighbours in a ring
 
 If a format lacks a fact, the fact is assumed, and each assumption is listed in `Replay.changes`. The times at which
@@ -19,10 +19,11 @@ calls ran come only from a timeline of the device or of gloo's threads, never fr
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
-from collbench.catalog import collectives, subgroups
+from collbench.catalog import collectives, splits, subgroups
 from collbench.catalog.backends import BACKENDS, unsupported_by_backend
 from collbench.catalog.collectives import OPERATIONS, ranks_together
 from collbench.catalog.dtypes import BYTES, DTYPES
@@ -61,17 +62,15 @@ _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """The calls of one rank in one step."""
 
     # Position of the recorded rank that made these calls.
     recorded: int
     # World rank that makes the calls. None if the recording does not name it.
     rank: int | None
-    # Positions of these calls among all calls of the rank.
-    places: tuple[int, ...]
-    calls: tuple[RecordedCall, ...]
+    # Position of each call among all calls of the rank, and the call.
+    calls: Sequence[tuple[int, RecordedCall]]
 
 
 def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Expansion:
@@ -97,13 +96,16 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
 
 
 def replay(recorded: CallList, backend: str, world_size: int) -> Replay:
-    """Return the replay of one step. Raises ForeignError if no call can be replayed."""
+    """Return the replay of one step. Raises ForeignError for another number of ranks, or if no call can be replayed."""
+    source = f"{recorded.kind}, {first_few([rank.source for rank in recorded.ranks], 1)}"
+    if recorded.world_size not in {None, world_size}:
+        ranks = recorded.world_size
+        raise ForeignError(f"{source}: recorded on {ranks} ranks, not on {world_size}: give world_sizes: [{ranks}]")
     steps, step_notices = _last_step(recorded)
     builder = _Builder(recorded, steps, backend, world_size)
     lists, stand_in = builder.lists()
     kept = [case for made in lists for _, _, case in made[1]]
-    changes = (*builder.changes(), *step_notices)
-    source = f"{recorded.kind}, {_sources(recorded)}"
+    changes = (*with_counts(builder.changed), *step_notices)
     if not kept:
         raise ForeignError(f"{source}: no call can be replayed", *(changes or ["it has no calls"]))
     if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
@@ -117,7 +119,6 @@ def replay(recorded: CallList, backend: str, world_size: int) -> Replay:
         source=source,
         cases=cases,
         lists=tuple(ReplayedList(number, _in_turn(made, number_of)) for number, made in lists),
-        recorded_world=recorded.world_size,
         stand_in=stand_in,
         changes=changes,
     )
@@ -129,7 +130,7 @@ def case_of(replayed: Replay, base: Case) -> Case:
     Its key contains a hash of the calls, not of other facts in the recording.
     """
     order = [[(call.case, call.after) for call in made.calls] for made in replayed.lists]
-    cases = [asdict(replace(case, asked_bytes=0)) for case in replayed.cases]
+    cases = [asdict(case) for case in replayed.cases]
     for fields in cases:
         del fields["asked_bytes"]  # it does not distinguish cases
     content = json.dumps([cases, order], sort_keys=True)
@@ -139,34 +140,26 @@ def case_of(replayed: Replay, base: Case) -> Case:
     return collectives.usual(replace(base, op=NAME, size_bytes=nbytes, own=ReplayOptions(recording=recording)))
 
 
-def _sources(recorded: CallList) -> str:
-    return first_few([rank.source for rank in recorded.ranks], 1)
-
-
 # ── choice of the step ───────────────────────────────────────────────────────────────────────────
 def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
     """Return each rank's calls of the last step if all steps of each rank made the same calls; else all calls.
 
     Also returns a notice on this choice if several steps were recorded.
     """
-    last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
-    steps = []
-    for number, rank in enumerate(recorded.ranks):
-        by_step = grouped(enumerate(rank.calls), lambda placed: placed[1].step)
+    by_rank = [grouped(enumerate(rank.calls), lambda placed: placed[1].step) for rank in recorded.ranks]
+    for by_step in by_rank:
         by_step.pop(None, None)
-        kinds = {tuple(_kind(call) for _, call in placed) for placed in by_step.values()}
-        if last is None or len(kinds) != 1 or last not in by_step:
-            last = None
-            break
-        places, calls = zip(*by_step[last], strict=True)
-        steps.append(_Step(number, rank.rank, places, calls))
-    if last is None:
-        all_calls = [
-            _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
-            for number, rank in enumerate(recorded.ranks)
-        ]
-        return all_calls, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
-    return steps, [notice(ChangeNotice.LAST_STEP, steps=recorded.steps)] if recorded.steps > 1 else []
+    last = max((step for by_step in by_rank for step in by_step if step is not None), default=None)
+    alike = all(
+        last in by_step and len({tuple(_kind(call) for _, call in placed) for placed in by_step.values()}) == 1
+        for by_step in by_rank
+    )
+    steps = [
+        _Step(number, rank.rank, by_step[last] if alike else [*enumerate(rank.calls)])
+        for number, (rank, by_step) in enumerate(zip(recorded.ranks, by_rank, strict=True))
+    ]
+    kind = ChangeNotice.LAST_STEP if alike else ChangeNotice.STEPS_AS_ONE
+    return steps, [notice(kind, steps=recorded.steps)] if recorded.steps > 1 else []
 
 
 def _kind(call: RecordedCall) -> tuple[object, ...]:
@@ -179,43 +172,34 @@ Made = list[tuple[int, RecordedCall, Case]]
 
 
 class _Builder:
-    """Turns calls of ranks into cases, and counts the changes that this needs."""
+    """Turns calls of ranks into cases, and counts in `changed` the differences from the recording."""
 
     def __init__(self, recorded: CallList, steps: Sequence[_Step], backend: str, world_size: int) -> None:
         self._recorded, self._backend, self._world_size = recorded, backend, world_size
         self._steps = [step for step in steps if step.calls]
-        self._changed: Counter[Notice] = Counter()
+        self.changed: Counter[Notice] = Counter()
         self._own = False  # True if calls are made in exactly the recorded groups
-
-    def changes(self) -> list[Notice]:
-        """Return notices on the differences from the recording."""
-        world = self._recorded.world_size
-        differs = world is not None and world != self._world_size
-        changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if differs else []
-        return changes + with_counts(self._changed)
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
         """Return (position of the recorded rank, its calls) per rank of this world, or one such pair for all ranks.
 
         Also returns a sentence that states whose calls are made, if ranks do not make their own calls; else "".
         """
-        reason = ""
-        if self._recorded.world_size == self._world_size:
-            steps, reason = self._steps_of_ranks()
-            for together in (True, False) if steps else ():
-                self._own = True
-                lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
-                if not (reason := _contradiction([made for _, made in lists], self._world_size)):
-                    return lists, ""
-                self._changed.clear()
+        steps, reason = self._steps_of_ranks() if self._recorded.world_size else ([], "")
+        self._own = True
+        for together in (True, False) if steps else ():
+            lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
+            if not (reason := _contradiction([made for _, made in lists])):
+                return lists, ""
+            self.changed.clear()
         self._own = False
         return [(self._steps[0].recorded, self._made(self._steps[0]))], self._stand_in(reason)
 
     def _stand_in(self, reason: str) -> str:
         """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
         first_rank = self._steps[0].rank
-        lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
-        staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
+        lists = {tuple(_shape(call) for _, call in step.calls) for step in self._steps}
+        staged = any(call.operation in ONE_WAY for step in self._steps for _, call in step.calls)
         if len(lists) == 1 and not staged:
             return ""
         detail = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
@@ -231,7 +215,7 @@ class _Builder:
             (call.group is None and call.group_size not in {None, self._world_size})
             or (call.operation in ONE_WAY and call.peer is None)
             for step in self._steps
-            for call in step.calls
+            for _, call in step.calls
         ):
             return [], "the ranks of groups, or whom sends go to, were not recorded"
         missing = [rank for rank in range(self._world_size) if rank not in by_rank]
@@ -240,8 +224,8 @@ class _Builder:
         return [by_rank[rank] for rank in range(self._world_size)], ""
 
     def _made(self, step: _Step) -> Made:
-        kept = zip(step.places, step.calls, strict=True)
-        return [(place, call, case) for place, call in kept if (case := self._case_of(step, place, call)) is not None]
+        cases = ((place, call, self._case_of(step, place, call)) for place, call in step.calls)
+        return [(place, call, case) for place, call, case in cases if case is not None]
 
     def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
         """Return the case of a call; None if the call cannot be replayed."""
@@ -251,24 +235,26 @@ class _Builder:
             name = "send_recv" if call.operation in ONE_WAY else call.operation
             call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
         elif call.operation in ONE_WAY:
-            if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
-                self._changed[notice(ChangeNotice.OTHER_HALF)] += 1
+            if call.operation == "recv" and any(other.operation == "send" for _, other in step.calls):
+                self.changed[notice(ChangeNotice.OTHER_HALF)] += 1
                 return None
-            self._changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
+            self.changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
             call = replace(call, operation="sendrecv_ring", group=None, group_size=None)
         operation = OPERATIONS.get(call.operation)
         if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
-            self._changed[notice(ChangeNotice.UNKNOWN_OPERATION, operation=call.operation)] += 1
+            self.changed[notice(ChangeNotice.UNKNOWN_OPERATION, operation=call.operation)] += 1
             return None
         case = self._sized(step, place, call)
         if case is None:
             return None
-        fewest = OPERATIONS[case.op].fewest_ranks
-        reason = unsupported_by_backend(case)
-        if ranks_together(case) < fewest:
+        reason = subgroups.unsupported(case.groups, self._world_size) or unsupported_by_backend(case)
+        fewest, together = OPERATIONS[case.op].fewest_ranks, ranks_together(case)
+        if together < fewest:
             reason = notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=fewest)
+        if case.splits is not None:
+            reason = reason or splits.unsupported(case.splits, together)
         if reason is not None:
-            self._changed[notice(ChangeNotice.LEFT_OUT, operation=call.operation, why=(reason,))] += 1
+            self.changed[notice(ChangeNotice.LEFT_OUT, operation=call.operation, why=(reason,))] += 1
             return None
         return case
 
@@ -281,9 +267,9 @@ class _Builder:
         if not OPERATIONS[call.operation].sized:
             return case
         together = ranks_together(case)
-        elements = _whole_elements(call, call.group_size or self._recorded.world_size or self._world_size)
+        elements = _whole_elements(call, call.group_size or self._world_size)
         if elements is None:
-            self._changed[notice(ChangeNotice.NO_SIZE, operation=call.operation)] += 1
+            self.changed[notice(ChangeNotice.NO_SIZE, operation=call.operation)] += 1
             return None
         itemsize = DTYPES[dtype].itemsize
         # Without a dtype, elements are bytes.
@@ -293,10 +279,10 @@ class _Builder:
             case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
         unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
-            self._changed[notice(ChangeNotice.ROUNDED, operation=call.operation, ranks=together)] += 1
+            self.changed[notice(ChangeNotice.ROUNDED, operation=call.operation, ranks=together)] += 1
             case = replace(case, size_bytes=case.size_bytes // unit * unit)
         if not case.size_bytes:
-            self._changed[notice(ChangeNotice.EMPTY, operation=call.operation)] += 1
+            self.changed[notice(ChangeNotice.EMPTY, operation=call.operation)] += 1
             return None
         if OPERATIONS[case.op].rooted and call.root is not None:
             within = call.group.index(call.root) if call.group and call.root in call.group else call.root
@@ -306,32 +292,28 @@ class _Builder:
         return case
 
     def _groups(self, call: RecordedCall) -> Division:
-        """Return the group of a call, or the division of this world that is most similar to the recorded group."""
+        """Return the group of a call, or the division of this world that contains it, else one of groups of its size.
+
+        This number of ranks may not be divisible into groups of this size.
+        """
         size = len(call.group) if call.group else call.group_size
-        if size is None or self._world_size == 1:
+        if size in {None, self._world_size} or self._world_size == 1 or (self._own and call.group is None):
             return WORLD
         if self._own:
-            is_world = call.group is None or size == self._world_size
-            return WORLD if is_world else subgroups.of_sets([call.group or ()])
-        world = self._recorded.world_size or size
-        if size >= min(world, self._world_size):
-            return WORLD
-        stride = call.group[1] - call.group[0] if call.group and len(call.group) > 1 else 1
-        spread = [Division("strided", size, stride), Division("strided", size)] if stride > 1 else []
-        for division in (*spread, Division("contiguous", size)):
-            if subgroups.unsupported(division, self._world_size) is None:
-                if stride > 1 and not division.stride:
-                    self._changed[notice(ChangeNotice.NEARER_RANKS, operation=call.operation)] += 1
-                return division
-        self._changed[notice(ChangeNotice.WHOLE_WORLD, operation=call.operation, group=size)] += 1
-        return WORLD
+            return subgroups.of_sets([call.group or ()])
+        if call.group is not None:
+            for division, groups in _divisions_like(call.group, self._world_size):
+                if call.group in groups:
+                    return division
+            self.changed[notice(ChangeNotice.NEARER_RANKS, operation=call.operation)] += 1
+        return Division("contiguous", size or 1)
 
     def _dtype(self, call: RecordedCall) -> str:
         if call.dtype is None:
             if not OPERATIONS[call.operation].typed:
                 return "uint8"
             dtype = "float32" if OPERATIONS[call.operation].reduces else "uint8"
-            self._changed[notice(ChangeNotice.DTYPE_ASSUMED, operation=call.operation, dtype=dtype)] += 1
+            self.changed[notice(ChangeNotice.DTYPE_ASSUMED, operation=call.operation, dtype=dtype)] += 1
             return dtype
         backend = BACKENDS[self._backend]
         lacking = backend.unsupported_dtypes | (
@@ -340,23 +322,20 @@ class _Builder:
         if call.dtype not in lacking:
             return call.dtype
         other = _SUBSTITUTES[DTYPES[call.dtype].itemsize]
-        self._changed[notice(ChangeNotice.DTYPE_REPLACED, dtype=call.dtype, other=other, backend=self._backend)] += 1
+        self.changed[notice(ChangeNotice.DTYPE_REPLACED, dtype=call.dtype, other=other, backend=self._backend)] += 1
         return other
 
     def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
         """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
         if call.splits_in is None:
-            self._changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
+            self.changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
             return None
         rows = self._recorded_rows(step, place, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
             if len(set(call.splits_in)) <= 1:
                 return None
-            row = [0] * together
-            for number, part in enumerate(call.splits_in):
-                row[number % together] += part
-            self._changed[notice(ChangeNotice.PARTS_OF_ONE)] += 1
-            rows = [row] * together
+            self.changed[notice(ChangeNotice.PARTS_OF_ONE)] += 1
+            rows = [list(call.splits_in)] * len(call.splits_in)
         if len({part for row in rows for part in row}) <= 1:
             return None
         return Splits("rows", rows=tuple(map(tuple, rows)))
@@ -395,36 +374,29 @@ def _exchanges(step: _Step) -> _Step:
 
     A job makes both at once (`batch_isend_irecv`). Made one after the other, both ranks would wait for each other.
     """
-    places, calls = list[int](), list[RecordedCall]()
-    for place, call in zip(step.places, step.calls, strict=True):
-        before = calls[-1] if calls else None
-        if (
-            before is not None
-            and {before.operation, call.operation} == ONE_WAY
-            and (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
+    calls = list[tuple[int, RecordedCall]]()
+    for place, call in step.calls:
+        earlier, before = calls[-1] if calls else (place, call)
+        if {before.operation, call.operation} == ONE_WAY and (
+            (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
         ):
-            calls[-1] = replace(before, operation="sendrecv_pair")
-            continue
-        places.append(place)
-        calls.append(call)
-    return replace(step, places=tuple(places), calls=tuple(calls))
+            calls[-1] = earlier, replace(before, operation="sendrecv_pair")
+        else:
+            calls.append((place, call))
+    return step._replace(calls=calls)
 
 
 def _sent(call: RecordedCall) -> int | None:
     return call.elements_in or call.elements_out
 
 
-def _contradiction(lists: Sequence[Made], world_size: int) -> str:
+def _contradiction(lists: Sequence[Made]) -> str:
     """Return why the calls of ranks do not match; "" if all members of each group make the same calls in it."""
-    if any(not 0 <= member < world_size for made in lists for _, _, case in made for member in _members(case)):
-        return "groups reach beyond the ranks"
+    cases_by_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for rank, made in enumerate(lists):
         for _, _, case in made:
             if rank not in _members(case):
                 return f"rank {rank} calls in a group that it is not in"
-    cases_by_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
-    for rank, made in enumerate(lists):
-        for _, _, case in made:
             cases_by_group[_members(case)][rank].append(case)
     for members, by_rank in cases_by_group.items():
         first = by_rank[members[0]]
@@ -464,22 +436,21 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
         for row in rows:
             for case in row:
                 number_of[case] = len(cases)
-            cases.append(replace(row[0], groups=_division(row, world_size), depth=max(depth_of[case] for case in row)))
+            groups = row[0].groups
+            if groups.sets:
+                sets = sorted(_members(case) for case in row)
+                regular = _divisions_like(sets[0], world_size)
+                groups = next((known for known, inside in regular if sorted(inside) == sets), subgroups.of_sets(sets))
+            cases.append(replace(row[0], groups=groups, depth=max(depth_of[case] for case in row)))
     return tuple(cases), number_of
 
 
-def _division(row: Sequence[Case], world_size: int) -> Division:
-    """Return the groups of cases as one division, in the short form (contiguous or strided) if there is one."""
-    if not row[0].groups.sets:
-        return row[0].groups
-    groups = sorted(_members(case) for case in row)
-    size, stride = len(groups[0]), groups[0][-1] - groups[0][-2] if len(groups[0]) > 1 else 1
+def _divisions_like(group: Sequence[int], world_size: int) -> Iterator[tuple[Division, Sequence[tuple[int, ...]]]]:
+    """Yield the divisions of the world into groups of this size and at equal distances, and the groups of each."""
+    size, stride = len(group), group[-1] - group[-2] if len(group) > 1 else 1
     for division in (Division("contiguous", size), Division("strided", size), Division("strided", size, stride)):
-        if subgroups.unsupported(division, world_size) is None and (
-            sorted(subgroups.divide(division, world_size).groups) == groups
-        ):
-            return division
-    return subgroups.of_sets(groups)
+        if subgroups.unsupported(division, world_size) is None:
+            yield division, subgroups.divide(division, world_size).groups
 
 
 def _whole_elements(call: RecordedCall, ranks: int) -> int | None:

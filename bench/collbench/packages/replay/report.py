@@ -5,14 +5,13 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.conclusions import Analysis
-from collbench.model.notices import NoticeKind
 from collbench.model.pages import page
 from collbench.model.records import Json, Run
 from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
@@ -59,72 +58,7 @@ DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call en
 RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
-_CALLS = "{calls:of calls}"
-_LEFT_OUT = "{count} × {operation} left out: "
-SENTENCES: Mapping[NoticeKind, Sentence] = {
-    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which name no ranks"),
-    ReplayNotice.UNEQUAL_STEPS: Sentence(
-        "ranks recorded different numbers of steps: a step is the mean of all of them"
-    ),
-    ReplayNotice.ONE_STEP: Sentence(
-        "which rank was late: this needs several steps, and marks between them in the recording"
-    ),
-    ReplayNotice.OUTSIDE_STEPS: Sentence(f"calls outside the recorded steps{_CALLS}"),
-    ReplayNotice.NO_DURATION: Sentence(f"the time of calls whose duration was not recorded{_CALLS}"),
-    ReplayNotice.NO_STARTS: Sentence(
-        f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}"
-    ),
-    ReplayNotice.ONE_RANK: Sentence(
-        "waiting: one rank's recording cannot separate it from moving", "give the files of all ranks"
-    ),
-    ReplayNotice.ONE_SIDED: Sentence(
-        f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
-    ),
-    ReplayNotice.UNKNOWN_GROUPS: Sentence(f"waiting in groups of unknown ranks{_CALLS}"),
-    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups in which not every rank was recorded{_CALLS}"),
-    ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
-    ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
-    ReplayNotice.BATCHED: Sentence(
-        f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}"
-    ),
-    ReplayNotice.UNCLAIMED: Sentence(
-        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted"
-    ),
-    ReplayNotice.UNSURE_KERNELS: Sentence("{count} × kernel {kernel}: it may communicate or compute"),
-    ReplayNotice.HOST_CLOCK: Sentence("{count} of {calls} durations are by the host's clock: not added to a GPU's"),
-    ReplayNotice.GAPS: Sentence(
-        "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})"
-    ),
-    ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
-    ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
-    ReplayNotice.GROUPS_BY_NAME: Sentence(
-        "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks"
-    ),
-    ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
-    ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
-    ReplayNotice.NAMELESS: Sentence("{count} × calls without a name: left out"),
-    ReplayNotice.NO_CALLS: Sentence("{count} × lines without a call: left out"),
-    ReplayNotice.OPERATORS: Sentence("{count} × operators of torch that may be further calls: left out"),
-    ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is not a recording, such as {file}: left out"),
-    ReplayNotice.OTHER_FORMAT: Sentence("{count} × file of {format}, of the same ranks: left out"),
-    ReplayNotice.INCOMPLETE_CALLS: Sentence("{count} of the calls were not complete"),
-    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, replayed on {ranks}"),
-    ChangeNotice.STEPS_AS_ONE: Sentence("all {steps} recorded steps as one: they did not make the same calls"),
-    ChangeNotice.LAST_STEP: Sentence("of {steps} recorded steps the last one"),
-    ChangeNotice.OTHER_HALF: Sentence("{count} × a receive is the other half of a neighbour's send"),
-    ChangeNotice.RING: Sentence("{count} × {operation} made an exchange with the neighbours in a ring"),
-    ChangeNotice.UNKNOWN_OPERATION: Sentence(f"{_LEFT_OUT}CollBench does not know it"),
-    ChangeNotice.LEFT_OUT: Sentence(f"{_LEFT_OUT}{{why}}"),
-    ChangeNotice.NO_SIZE: Sentence(f"{_LEFT_OUT}its size was not recorded"),
-    ChangeNotice.EMPTY: Sentence(f"{_LEFT_OUT}it moved nothing"),
-    ChangeNotice.ROUNDED: Sentence("{count} × {operation} rounded down to whole shares of {ranks} ranks"),
-    ChangeNotice.NEARER_RANKS: Sentence("{count} × {operation} in groups of ranks that lie nearer to each other"),
-    ChangeNotice.WHOLE_WORLD: Sentence("{count} × {operation} in the whole world: groups of {group} do not divide it"),
-    ChangeNotice.DTYPE_ASSUMED: Sentence("{count} × {operation} of an unknown dtype, taken as {dtype}"),
-    ChangeNotice.DTYPE_REPLACED: Sentence("{count} × {dtype} sent as {other}, which {backend} has"),
-    ChangeNotice.EQUAL_PARTS: Sentence("{count} × all_to_all with equal parts: its splits were not recorded"),
-    ChangeNotice.PARTS_OF_ONE: Sentence("{count} × all_to_all in which every rank sends the parts that this rank sent"),
-}
+SENTENCES = {kind: Sentence(kind.text, kind.remedy) for kinds in (ReplayNotice, ChangeNotice) for kind in kinds}
 
 
 def sections(analysis: Analysis) -> Blocks:
@@ -280,10 +214,7 @@ def replay_sentence(step: ReplayedStep) -> str:
     if step.recorded is not None and step.recorded.in_calls_s is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
-    ranks = step.case.world_size
-    other = step.recorded_world is not None and step.recorded_world != ranks
-    where = f"here, with {ranks_text(ranks)} in place of {step.recorded_world}," if other else "here"
-    here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""

@@ -27,10 +27,6 @@ from collbench.packages.interop.report.nccl_tests import import_line, unread_lin
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
 
-# Lines per write: each write waits for the disk, and a log may contain many thousands of lines.
-LINES_AT_ONCE = 1000
-
-
 ImportFormat = StrEnum(  # type: ignore[misc]
     "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
 )
@@ -87,9 +83,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     try:
         folders.write_environment(path, [imported.session])
         with Journal(path) as journal:
-            for start in range(0, len(imported.samples), LINES_AT_ONCE):
-                some = imported.samples[start : start + LINES_AT_ONCE]
-                journal.append(b"\n".join(map(encoding.samples_to_line, some)))
+            journal.append(b"\n".join(map(encoding.samples_to_line, imported.samples)))
         folders.update_manifest(path, status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
     except BaseException as error:
         folders.discard(path)

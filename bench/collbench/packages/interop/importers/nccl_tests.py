@@ -21,25 +21,10 @@ from collbench.model.units import US
 from collbench.packages.interop import catalog as nccl_tests_names
 from collbench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
 from collbench.packages.interop.conclusions import ImportNotice
-from collbench.packages.interop.importers import nccl_json, nccl_text
+from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
-from collbench.packages.interop.importers.readings import (
-    DTYPES,
-    LEAST_US,
-    Number,
-    Options,
-    Printed,
-    Reading,
-    Source,
-    agrees,
-    bus_factor,
-    chosen_operation,
-    chosen_ranks,
-    operation_in,
-    printed,
-    ranks_by_rates,
-)
+from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
 
 BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
@@ -116,9 +101,9 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     if section.cpu_time:
         reading.left_out[notice(ImportNotice.CPU_TIME)] += len(section.rows)
         return
-    if stated is None and options.operation is None and (stated := operation_in(source.name)) is not None:
+    if stated is None and options.operation is None and (stated := readings.operation_in(source.name)) is not None:
         reading.unknown.append(notice(ImportNotice.OPERATION_BY_NAME))
-    op = chosen_operation(stated, options, where)
+    op = readings.chosen_operation(stated, options, where)
 
     # The number of ranks: from the list of devices, else from busbw/algbw if this ratio depends on it.
     world_size = section.world_size
@@ -134,7 +119,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
                 f"{where}: lists {world_size} ranks, but busbw is for {by_rates}; give their number: --world-size N"
             )
         world_size = None
-    ranks = chosen_ranks(world_size, options, where)
+    ranks = readings.chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
         reading.left_out[notice(ImportNotice.UNNAMED_DIVISION)] += len(section.rows)
@@ -161,7 +146,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
 
 def _contradicts(row: Row, op: str, together: int) -> bool:
     """Return whether elements, time, algorithm bandwidth or reduce op of a row contradict its size or the operation."""
-    operation, itemsize = OPERATIONS[op], dtype_named(DTYPES[row.dtype]).itemsize
+    operation, itemsize = OPERATIONS[op], dtype_named(readings.DTYPES[row.dtype]).itemsize
     if row.count > 0 and row.count * itemsize * operation.pieces(together) != row.size:
         return True
     if operation.reduces and row.redop == nccl_tests_names.NO_REDUCE_OP:
@@ -169,8 +154,8 @@ def _contradicts(row: Row, op: str, together: int) -> bool:
     return any(
         half.time is not None
         and half.algbw is not None
-        and half.time.value >= LEAST_US
-        and not agrees(row.size, Printed(half.time.value * US, half.time.half * US), half.algbw)
+        and half.time.value >= readings.LEAST_US
+        and not readings.agrees(row.size, half.time, half.algbw)
         for half in row.halves
     )
 
@@ -178,11 +163,11 @@ def _contradicts(row: Row, op: str, together: int) -> bool:
 def _ranks_by_rates(section: Section, op: str) -> int | None:
     """Compute the number of ranks from busbw/algbw; None if this ratio does not depend on it, or not on it alone."""
     divided = len(set(section.colours.values())) > 1
-    if bus_factor(op, 2) == bus_factor(op, 4) or divided or section.test == UNEVEN_TEST:
+    if readings.bus_factor(op, 2) == readings.bus_factor(op, 4) or divided or section.test == UNEVEN_TEST:
         return None
     halves = [half for row in section.rows for half in row.halves]
     rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
-    return ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
+    return readings.ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
 
 
 def _division(section: Section, ranks: int) -> Division | None:
@@ -197,13 +182,13 @@ def _splits(row: Row, section: Section, together: int, reading: Reading) -> str 
     """Return how alltoallv_perf divided a row, as text; "" if evenly. If unknown, count the reason and return None."""
     variables = section.variables
     reason: Notice | None = None
-    stated = printed(variables.get(SPREAD, ""))
+    stated = readings.printed(variables.get(SPREAD, ""))
     spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
     if "rccl" in (section.tool or ""):
         reason = notice(ImportNotice.OTHER_DIVISION)
     elif MATRIX_FILE in variables or row.count == 0:
         reason = notice(ImportNotice.MATRIX)
-    elif uneven_bytes(together, row.count, dtype_named(DTYPES[row.dtype]).itemsize, spread) != row.size:
+    elif uneven_bytes(together, row.count, dtype_named(readings.DTYPES[row.dtype]).itemsize, spread) != row.size:
         reason = notice(ImportNotice.NOT_BY_SPREAD, spread=spread)
     if reason is not None:
         reading.left_out[reason] += 1
@@ -273,7 +258,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
         reason = notice(ImportNotice.SIZE_0)
     elif row.size < 0:
         reason = notice(ImportNotice.NEGATIVE_SIZE)
-    elif row.dtype not in DTYPES:
+    elif row.dtype not in readings.DTYPES:
         reason = notice(ImportNotice.OTHER_DTYPE, dtype=row.dtype)
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
         reason = notice(ImportNotice.OTHER_REDUCE_OP, reduce_op=row.redop)
@@ -293,7 +278,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -
         op,
         BACKEND,
         ranks,
-        DTYPES[row.dtype],
+        readings.DTYPES[row.dtype],
         row.size,
         reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP),
         metric=metric,
@@ -310,7 +295,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         failure, verified = _verdict(half)
         if failure is not None:
             yield Number(placed, None, failure, verified)
-        elif half.time is None or half.time.value < LEAST_US:
+        elif half.time is None or half.time.value < readings.LEAST_US:
             reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] += 1
         else:
             iterations = section.iterations or row.iterations
@@ -337,7 +322,7 @@ def _statistic(section: Section, iterations: int | None, skipped: int, slowest: 
 
 def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
     """Return the tool's check of the result: (failure, False) if wrong, (None, True) if right, else (None, None)."""
-    count = printed(half.wrong.rstrip("*"))
+    count = readings.printed(half.wrong.rstrip("*"))
     if count is None:
         return None, None
     if count.value == 0:
@@ -349,15 +334,15 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) 
     """Add a notice if bus bandwidths do not follow from size, time and `together`, the number of ranks of a group."""
     if together == 1:
         return  # for one rank some versions print 0, others algbw
-    factor, checked, wrong = bus_factor(op, together), 0, []
+    factor, checked, wrong = readings.bus_factor(op, together), 0, []
     for row in rows:
         for half in row.halves:
             if half.time is None or half.busbw is None:
                 continue
             checked += 1
-            time_s = Printed(half.time.value * US, half.time.half * US)
-            if time_s.value > 0 and not agrees(row.size * factor, time_s, half.busbw):
-                wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
+            time_s = half.time.value * US
+            if time_s > 0 and not readings.agrees(row.size * factor, half.time, half.busbw):
+                wrong.append((row.size, half.busbw.value, row.size * factor / time_s / 1e9))
     if wrong:
         size, rate, computed = wrong[0]
         values: dict[str, float] = {"wrong": len(wrong), "checked": checked, "ranks": together}

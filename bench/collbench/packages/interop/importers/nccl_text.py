@@ -218,15 +218,8 @@ def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
     return [*parser.done, parser.section]
 
 
-class _Reached(IntEnum):
-    """Progress of an execution, by the parts of its output, which it prints in this order."""
-
-    NOTHING = 0
-    VERSION = 1
-    STARTING = 2
-    SETTINGS = 3
-    RANKS = 4
-    ROWS = 5
+# Progress of an execution: the parts of its output, in the order in which it prints them.
+_Reached = IntEnum("_Reached", ["NOTHING", "VERSION", "STARTING", "SETTINGS", "RANKS", "ROWS"], start=0)
 
 
 class _Parser:

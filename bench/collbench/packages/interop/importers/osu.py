@@ -20,22 +20,10 @@ from collbench.model.errors import ForeignError
 from collbench.model.notices import notice
 from collbench.model.records import Aggregate, Case, Failure
 from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers import readings
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFacts
 from collbench.packages.interop.importers.logs import Command, LogLine, command_in
-from collbench.packages.interop.importers.readings import (
-    DTYPES,
-    LEAST_US,
-    Number,
-    Options,
-    Reading,
-    Source,
-    chosen_backend,
-    chosen_operation,
-    chosen_ranks,
-    operation_in,
-    printed,
-    whole,
-)
+from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +173,7 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
 
 def _fitting(command: Command | None, title: str | None) -> Command | None:
     """Return the command; None if it started another test than the title names."""
-    started = operation_in(command.program) if command is not None else None
+    started = readings.operation_in(command.program) if command is not None else None
     test = TESTS.get(re.sub(r"[^a-z]", "", (title or "").lower().removesuffix("latency")))
     return None if started is not None and test is not None and test.op != started else command
 
@@ -254,7 +242,7 @@ def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
         return None
     if len(values) < wanted or (behind and _VALUE.fullmatch(behind[0])):
         return None
-    return (whole(match[1]) if match else None), values
+    return (readings.whole(match[1]) if match else None), values
 
 
 # ── tables to numbers ────────────────────────────────────────────────────────────────────────────
@@ -270,10 +258,10 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
     if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
         reading.left_out[notice(ImportNotice.OTHER_COLUMNS)] += len(table.rows)
         return
-    if table.datatype is not None and table.datatype not in DTYPES:
+    if table.datatype is not None and table.datatype not in readings.DTYPES:
         reading.left_out[notice(ImportNotice.OTHER_DTYPE, dtype=table.datatype)] += len(table.rows)
         return
-    ranks = 2 if test.pair else chosen_ranks(table.ranks, options, str(source.path))
+    ranks = 2 if test.pair else readings.chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
         reading.unknown.append(notice(ImportNotice.RANKS_NEXT_TO_OUTPUT))
     operation = OPERATIONS[test.op]
@@ -287,7 +275,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
             test.op,
             backend,
             ranks,
-            DTYPES[datatype],
+            readings.DTYPES[datatype],
             0,
             buffers="hot",
             metric="pipelined" if test.window else "isolated",
@@ -315,19 +303,19 @@ def _backend(table: _Table, library: str, options: Options, source: Source, read
     """Return our name of the library that the test measured."""
     where = str(source.path)
     if table.title is None:
-        return chosen_backend(None, options, where)
+        return readings.chosen_backend(None, options, where)
     if library == "MPI" and table.tool == "omb-py":
         if options.backend is None:
             reading.unknown.append(notice(ImportNotice.LIBRARY_UNKNOWN))
         return options.backend or "mpi"
-    return chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
+    return readings.chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
 
 
 def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
     """Return the test (None if it has no counterpart here), and whether it is asynchronous."""
     if table.title is None:
-        named = operation_in(table.command.program if table.command is not None else source.name)
-        op = chosen_operation(named, options, str(source.path))
+        named = readings.operation_in(table.command.program if table.command is not None else source.name)
+        op = readings.chosen_operation(named, options, str(source.path))
         window = any(column.startswith("Bandwidth") for column in table.columns)
         return next((test for test in TESTS.values() if test.op == op and test.window == window), None), False
     title = table.title.lower().removesuffix("latency").strip()
@@ -337,10 +325,8 @@ def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None,
     library = table.library or ""
     if not library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in library:
         return None, False
-    if test is not None and options.operation not in {None, test.op}:
-        raise ForeignError(
-            f"{source.path}: states that it measured {test.op}, so --operation {options.operation} is wrong"
-        )
+    if test is not None:
+        readings.chosen_operation(test.op, options, str(source.path))
     return test, asynchronous
 
 
@@ -357,10 +343,10 @@ def _number(table: _Table, test: Test, case: Case, size: int, values: list[str])
     starts = ("Pure Comm.(us)",) if asynchronous else RESULTS
     results = [(name, value) for start in starts for name, value in named.items() if name.startswith(start)]
     column, text = results[0] if results else ("", "" if asynchronous and named else values[0])
-    value = printed(text)
-    if value is None or value.value < LEAST_US or not _RESULT.fullmatch(text):
+    value = readings.printed(text)
+    if value is None or value.value < readings.LEAST_US or not _RESULT.fullmatch(text):
         return None
-    iterations = whole(named.get("Iterations", ""))
+    iterations = readings.whole(named.get("Iterations", ""))
     if test.window:
         unit = 1e9 if "GB/s" in column else 1e6
         time_s = placed.size_bytes * (2 if test.op == "sendrecv_pair" else 1) / (value.value * unit)

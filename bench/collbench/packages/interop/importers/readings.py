@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.errors import ForeignError
@@ -29,6 +29,7 @@ LIMIT_BYTES = 64 * 2**20
 MOST_GARBLED = 0.05
 # First bytes of a packed file → format of packing.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
+T = TypeVar("T", int, str)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
@@ -63,24 +64,18 @@ def read_source(path: Path) -> Source:
         raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}: not a table of results")
     if not raw.strip():
         raise ForeignError(f"{path}: empty")
-    return Source(path, hashlib.sha256(raw).hexdigest(), decode(path, raw))
-
-
-def decode(path: Path, raw: bytes) -> str:
-    """Decode the bytes of a file as UTF-8, with or without a byte-order mark."""
     for start, kind in PACKED.items():
         if raw.startswith(start):
             raise ForeignError(f"{path}: packed with {kind}; unpack it first")
-    text = raw.decode("utf-8-sig", errors="replace")
+    text = raw.decode("utf-8-sig", errors="replace")  # with or without a byte-order mark
     if text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text):
         raise ForeignError(f"{path}: not UTF-8 text")
-    return text
+    return Source(path, hashlib.sha256(raw).hexdigest(), text)
 
 
 # ── numbers as text ──────────────────────────────────────────────────────────────────────────────
 # Whole numbers up to this limit are exact in JSON readers and floats; larger numbers are not results of measurements.
 LARGEST_WHOLE = 2**53
-LONGEST_NUMBER = 40
 _NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
 
 
@@ -103,16 +98,16 @@ class Printed:
 def printed(text: str) -> Printed | None:
     """Parse `113.70` as 113.7 ± 0.005; return None if the text is not a finite number."""
     match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > LONGEST_NUMBER:
+    if match is None or not math.isfinite(value := float(match[0])):
         return None
     exponent = int(match[3] or 0) - len(match[2] or "")
-    return Printed(float(match[0]), 0.5 * 10.0**exponent)
+    return Printed(value, 0.5 * 10.0**exponent)
 
 
 def whole(text: str) -> int | None:
     """Parse a whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
     try:
-        number = int(text.strip()[:LONGEST_NUMBER])
+        number = int(text)
     except ValueError:
         return None
     return number if abs(number) < LARGEST_WHOLE else None
@@ -168,25 +163,17 @@ class Options:
 
 def chosen_operation(stated: str | None, options: Options, where: str) -> str:
     """Return our name of the collective, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    if stated is None and options.operation is None:
-        raise ForeignError(
-            f"{where}: does not name the measured collective; give it, such as --operation all_reduce "
-            "(see: collbench list operations)"
-        )
-    if stated is not None and options.operation not in {None, stated}:
-        raise ForeignError(
-            f"{where}: states that it measured {stated}, so --operation {options.operation} cannot be right"
-        )
-    return stated or str(options.operation)
+    lacking = (
+        "does not name the measured collective; give it, such as --operation all_reduce "
+        "(see: collbench list operations)"
+    )
+    return _chosen(stated, options.operation, where, lacking, "that it measured {}", "--operation")
 
 
 def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
     """Return the number of ranks, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    if stated is None and options.world_size is None:
-        raise ForeignError(f"{where}: does not contain the number of ranks; give it: --world-size N")
-    if stated is not None and options.world_size not in {None, stated}:
-        raise ForeignError(f"{where}: states {stated} ranks, so --world-size {options.world_size} is wrong")
-    ranks = stated or int(options.world_size or 0)
+    lacking = "does not contain the number of ranks; give it: --world-size N"
+    ranks = _chosen(stated, options.world_size, where, lacking, "{} ranks", "--world-size")
     if not 1 <= ranks <= MOST_RANKS:
         raise ForeignError(f"{where}: states {ranks} ranks, which is impossible")
     return ranks
@@ -194,11 +181,17 @@ def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
 
 def chosen_backend(stated: str | None, options: Options, where: str) -> str:
     """Return our name of the library, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    if stated is None and options.backend is None:
-        raise ForeignError(f"{where}: does not name the measured library; give it, such as --backend mpi")
-    if stated is not None and options.backend not in {None, stated}:
-        raise ForeignError(f"{where}: states that it measured {stated}, so --backend {options.backend} cannot be right")
-    return stated or str(options.backend)
+    lacking = "does not name the measured library; give it, such as --backend mpi"
+    return _chosen(stated, options.backend, where, lacking, "that it measured {}", "--backend")
+
+
+def _chosen(stated: T | None, given: T | None, where: str, lacking: str, words: str, option: str) -> T:
+    """Return what the file states, else what the user gave. words: what the file states, in words."""
+    if stated is not None and given not in {None, stated}:
+        raise ForeignError(f"{where}: states {words.format(stated)}, so {option} {given} cannot be right")
+    if (value := given if stated is None else stated) is None:
+        raise ForeignError(f"{where}: {lacking}")
+    return value
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
@@ -247,10 +240,9 @@ def bus_factor(op: str, ranks: int) -> float:
     return factor(ranks) if factor is not None and ranks > 1 else 0.0
 
 
-def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
+def agrees(bytes_moved: float, time_us: Printed, rate: Printed) -> bool:
     """Return whether a printed rate in GB/s is bytes over time, within the printed digits of both numbers."""
-    slow = bytes_moved / times_s.high / 1e9 if times_s.high > 0 else float("inf")
-    fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
+    slow, fast = (bytes_moved / us / 1e3 if us > 0 else math.inf for us in (time_us.high, time_us.low))
     return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
 
 

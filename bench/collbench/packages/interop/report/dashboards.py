@@ -11,6 +11,7 @@ bounds of an interval are separate gauges, `_low` and `_high`.
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
@@ -24,6 +25,8 @@ from collbench.report.view import View
 # Operation → its name in NCCL's Inspector, if this is not our name in capitalised words.
 COLLECTIVES = {"all_to_all": "AlltoAll", "send_recv": "SendRecv"}
 UNKNOWN = "unknown"
+# Beginning of the names of NCCL's Inspector.
+INSPECTOR = "nccl"
 Value = Callable[[Summary], float | None]
 
 
@@ -96,37 +99,6 @@ def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
         )
 
 
-def _rate(seconds: Value, unit: float) -> Value:
-    """Return a function that computes the bus bandwidth, in `unit` bytes per second, of a call of `seconds`."""
-
-    def rate(summary: Summary) -> float | None:
-        time_s = seconds(summary)
-        if summary.busbw is None or summary.time_s is None or not time_s:
-            return None
-        return summary.busbw * summary.time_s.value / time_s / unit
-
-    return rate
-
-
-def _limit(name: str) -> Value:
-    return lambda s: getattr(s.time_s, name) if s.time_s is not None and s.time_s.known else None
-
-
-def _time(seconds: Value, unit: float) -> Value:
-    def time(summary: Summary) -> float | None:
-        value = seconds(summary)
-        return None if value is None else value / unit
-
-    return time
-
-
-def _value(summary: Summary) -> float | None:
-    return None if summary.time_s is None else summary.time_s.value
-
-
-INSPECTOR = "nccl"
-
-
 def _prefix(summary: Summary, requested: str | None) -> str:
     return requested or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
 
@@ -138,9 +110,25 @@ def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
     if prefix == INSPECTOR:
         bandwidth, rate, rate_unit = "bus_bandwidth_gbs", 1e9, "gbs"
         time, unit, time_unit = "collective_exec_time_microseconds", 1e-6, "microseconds"
-    yield f"{prefix}_{bandwidth}", rate_unit, "Bus bandwidth of a call.", _rate(_value, rate)
-    yield f"{prefix}_{bandwidth}_low", "", "Lower limit of its interval.", _rate(_limit("high"), rate)
-    yield f"{prefix}_{bandwidth}_high", "", "Upper limit of its interval.", _rate(_limit("low"), rate)
-    yield f"{prefix}_{time}", time_unit, "Time of a call on the slowest rank.", _time(_value, unit)
-    yield f"{prefix}_{time}_low", "", "Lower limit of its interval.", _time(_limit("low"), unit)
-    yield f"{prefix}_{time}_high", "", "Upper limit of its interval.", _time(_limit("high"), unit)
+    limits = {"_low": "Lower limit of its interval.", "_high": "Upper limit of its interval."}
+    yield f"{prefix}_{bandwidth}", rate_unit, "Bus bandwidth of a call.", partial(_rate, "value", rate)
+    for (suffix, about), shortest in zip(limits.items(), ("high", "low"), strict=True):
+        yield f"{prefix}_{bandwidth}{suffix}", "", about, partial(_rate, shortest, rate)
+    yield f"{prefix}_{time}", time_unit, "Time of a call on the slowest rank.", partial(_time, "value", unit)
+    for suffix, about in limits.items():
+        yield f"{prefix}_{time}{suffix}", "", about, partial(_time, suffix[1:], unit)
+
+
+def _time(end: str, unit: float, summary: Summary) -> float | None:
+    """Return the time of a call in units of `unit` seconds, or an end of its interval if the interval is known."""
+    time_s = summary.time_s
+    known = time_s is not None and (end == "value" or time_s.known)
+    return getattr(time_s, end) / unit if known else None
+
+
+def _rate(end: str, unit: float, summary: Summary) -> float | None:
+    """Return the bus bandwidth, in units of `unit` bytes per second, of a call that takes this time."""
+    seconds = _time(end, 1.0, summary)
+    if summary.busbw is None or summary.time_s is None or not seconds:
+        return None
+    return summary.busbw * summary.time_s.value / seconds / unit

@@ -22,6 +22,7 @@ from collbench.catalog.subgroups import divide
 from collbench.model.conclusions import Summary
 from collbench.model.errors import ConfigError
 from collbench.model.facts import RankFacts
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Json, Run, Samples, Timings
 from collbench.packages.interop.catalog import RCCL_NAMES, test_named
 from collbench.packages.interop.report import nccl_tests
@@ -29,7 +30,6 @@ from collbench.report.view import View
 
 VERSION = 4
 KEYS = {"out": "out_of_place", "in": "in_place"}
-NOT_A_NUMBER = "nan"
 # The option with which nccl-tests takes the maximum over ranks, as CollBench does.
 MAXIMUM = ["-a", "3"]
 
@@ -73,8 +73,7 @@ def rccl_tests_json(view: View) -> str:
     case = cases[0]
     hosts = Counter(facts.get("hostname") for facts in nccl_tests.ranks_of(run, case))
     hosts_known = None not in hosts and hosts.total() == case.world_size
-    each = {*hosts.values()}
-    per_node = next(iter(each)) if hosts_known and len(each) == 1 else None
+    per_node = hosts.total() // len(hosts) if hosts_known and len({*hosts.values()}) == 1 else None
     name = RCCL_NAMES.get(case.op)
     if name is None:
         raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
@@ -168,11 +167,7 @@ def _per_iteration(samples: Sequence[Samples]) -> Json:
 def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
     """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
     wanted = {*cases}
-    samples_by_case: dict[Case, list[Samples]] = {}
-    for samples in run.samples:
-        if samples.case in wanted and samples.timed is not None:
-            samples_by_case.setdefault(samples.case, []).append(samples)
-    return samples_by_case
+    return grouped((s for s in run.samples if s.case in wanted and s.timed is not None), lambda samples: samples.case)
 
 
 def _config(
@@ -249,4 +244,4 @@ def _flag(holds: bool) -> str:
 
 
 def _number(value: float | None) -> float | str:
-    return NOT_A_NUMBER if value is None else value
+    return nccl_tests.NO_NUMBER if value is None else value

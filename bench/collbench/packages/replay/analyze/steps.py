@@ -7,19 +7,21 @@ waits for other calls is not charged with their time, and the times of all kinds
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analyze.parts import AnalysisPart
 from collbench.catalog.collectives import ranks_together
-from collbench.model.conclusions import Interval
+from collbench.model.conclusions import Interval, Summary
 from collbench.model.divisions import WORLD, Division
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples, Timings
 from collbench.model.units import NS
-from collbench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
-from collbench.packages.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
+from collbench.packages.replay.analyze.recorded import Kind, kind_of, recorded_job, time_of_kinds
+from collbench.packages.replay.conclusions import RecordedJob, ReplayAnalysis, ReplayedKind, ReplayedStep, StepBar
 from collbench.packages.replay.recorded_calls import CallList
 from collbench.packages.replay.replayed_calls import DURATION_NS, NAME, START_NS, Replay, replay_of
 from collbench.packages.replay.spans import attributed
@@ -40,25 +42,21 @@ def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """The begins and ends of the calls of one launch.
+class _Calls(NamedTuple):
+    """The begins and ends of the calls of one launch in ns, and the seconds that `attributed` counts for each.
 
     Each array has the shape (iterations, ranks, calls).
     """
 
-    # Begins and ends in nanoseconds.
     starts: Integers
     stops: Integers
-    # Seconds of each call, as `attributed` counts them.
     own: Floats
 
 
 def _step(
     launches: Sequence[Samples], replay: Replay, recording: CallList | None, job: RecordedJob | None
 ) -> ReplayedStep:
-    stamped = (_calls(launch.timed, replay) for launch in launches if launch.timed)
-    calls = [launch_calls for launch_calls in stamped if launch_calls is not None]
+    calls = [_calls(launch.timed, replay) for launch in launches if launch.timed]
     ranks = calls[0].starts.shape[1]
     kinds = list(map(_kind, replay.cases))
     together = {kind: ranks_together(kind) for kind in kinds}
@@ -89,7 +87,6 @@ def _step(
     return ReplayedStep(
         case=launches[0].case,
         source=replay.source,
-        recorded_world=replay.recorded_world,
         stand_in=replay.stand_in,
         time=_interval([launch.own.sum(axis=2).mean(axis=1) for launch in calls]),
         recorded=job.total if job is not None else None,
@@ -107,9 +104,7 @@ def _kind(case: Case) -> Case:
     return replace(case, call="sync", depth=1, splits=None, reduce_op="sum", root=0, groups=groups)
 
 
-def _calls(timed: Timings, replay: Replay) -> _Calls | None:
-    if START_NS not in timed.inner_ns:
-        return None
+def _calls(timed: Timings, replay: Replay) -> _Calls:
     starts, stops = timed.inner_ns[START_NS], timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS]
     own = np.zeros(starts.shape)
     for rank in range(starts.shape[1]):
@@ -147,3 +142,13 @@ def _bars(
         tuple(replace(bar, start_s=bar.start_s - first_s) for bar in recorded),
         tuple(StepBar(kind, start - float(starts[0]), stop - start) for kind, start, stop in spans),
     )
+
+
+def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:
+    """Return where the time of the recorded job went, and how long its replayed steps take here."""
+    recording = run.kept.get(NAME)
+    job = recorded_job(recording) if recording is not None else None
+    return ReplayAnalysis(job, tuple(replayed_steps(run, job)))
+
+
+ANALYSIS = AnalysisPart(analyze=analyze)

@@ -87,7 +87,8 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
             other_files.append(path.name)
             continue
         for name, text in inside:
-            known_format = _format(text) if text is not None else None
+            start = (text or "")[:HEAD]
+            known_format = next((kind_and_reader for key, kind_and_reader in FORMATS.items() if key in start), None)
             if known_format is None and path in requested and name == path.name:
                 raise ForeignError(NO_RECORDING.format(name=name))
             if text is None or known_format is None:
@@ -121,12 +122,6 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
         return _assembled(kinds[0], ranks, left_out)
     except ValueError as error:
         raise ForeignError(f"{paths[0]}: not in the format of {kinds[0]}: {error}") from None
-
-
-def _format(text: str) -> tuple[str, Reader] | None:
-    """Return the format of a text, and its reader; None if the format is unknown."""
-    start = text[:HEAD]
-    return next((kind_and_reader for key, kind_and_reader in FORMATS.items() if key in start), None)
 
 
 def files(paths: Sequence[Path]) -> list[Path]:

@@ -8,6 +8,7 @@ of torch's dispatcher are read instead, which have no groups and no splits.
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from collbench.model.notices import Notice, notice
@@ -16,6 +17,7 @@ from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
     ROOTED,
     LongObject,
+    call_in,
     dtype_of,
     numbers,
     operation_of,
@@ -123,18 +125,8 @@ def _call_of_operator(node: Json, group: tuple[int, ...] | None) -> RecordedCall
     sizes = [sum(tensors) for value in values if isinstance(value, list) and (tensors := _tensors([value]))]
     first, second = (*sizes, None, None)[:2]
     flags = [value for value in values if isinstance(value, bool)]
-    splits = None if name.startswith("alltoall") else ()
-    return RecordedCall(
-        operation=operation_of(name),
-        dtype=dtype_of(_type(node)),
-        elements_in=first if name in _IN_PLACE else second,
-        elements_out=first,
-        splits_in=splits,
-        splits_out=splits,
-        group=group,
-        group_size=len(group) if group else None,
-        asynchronous=flags[-1] if flags else None,
-    )
+    call = call_in(group, operation_of(name), dtype_of(_type(node)), first if name in _IN_PLACE else second, first)
+    return replace(call, asynchronous=flags[-1] if flags else None)
 
 
 def _values(node: Json, side: str) -> list[Any]:

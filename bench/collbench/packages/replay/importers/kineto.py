@@ -11,10 +11,10 @@ import bisect
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from collbench.packages.replay.importers.recordings import (
     ROOTED,
     WITHOUT_DATA,
     LongObject,
+    call_in,
     dtype_of,
-    elements,
     member,
     numbers,
     operation_of,
@@ -129,27 +129,58 @@ class _Events:
             elif step := STEP.fullmatch(name):
                 self.steps[int(step[1])] = _span(event)
 
+    @property
+    def all_operators(self) -> list[Json]:
+        """Return the operators of all threads."""
+        return [operator for operators in self.operators.values() for operator in operators]
+
     def settle(self, left_out: Counter[Notice]) -> None:
         """Add each further kernel to its kind: a kernel that a call launched communicates, whatever its name is."""
         callers = [*self.calls, *(event for event in self.annotations if not event["name"].startswith("gloo:"))]
-        callers += (operator for operators in self.operators.values() for operator in operators)
+        callers += self.all_operators
         numbers = {event["args"].get("External id") for event in callers} - {None, 0}
-        spans: dict[object, list[Span]] = defaultdict(list)
-        for event in sorted(callers, key=_span):
-            spans[event.get("tid")].append(_span(event))
-        # Latest end of this and all earlier spans: a later moment is in none of these spans.
-        ends = {thread: [*accumulate((end for _, end in spans[thread]), max)] for thread in spans}
+        launched_by = self.around_launches(self.further, callers)
         for kernel in self.further:
-            thread, at = self.launches.get(kernel["args"].get("correlation"), (None, -1))
-            place = bisect.bisect_right(spans[thread], (at, math.inf)) - 1
             name = kernel["name"].split("<")[0]  # the arguments of a template name other things
-            if kernel["args"].get("External id") in numbers or (place >= 0 and at <= ends[thread][place]):
+            if kernel["args"].get("External id") in numbers or launched_by.get(id(kernel)):
                 self.kernels.append(kernel)
             elif _UNSURE.search(name) and not _FUSED.match(name):
                 self.unsure.append(_span(kernel))
                 left_out[notice(ReplayNotice.UNSURE_KERNELS, kernel=name[:60])] += 1
             else:
                 self.computing.append(_span(kernel))
+
+    def around_launches(self, kernels: Sequence[Json], outer: Iterable[Json]) -> dict[int, list[Json]]:
+        """Return kernel → the events in which it was launched, as `_around` does."""
+        correlations = ((kernel, kernel["args"].get("correlation")) for kernel in kernels)
+        launches = ((id(kernel), *self.launches[number]) for kernel, number in correlations if number in self.launches)
+        return _around(launches, outer)
+
+
+def _around(moments: Iterable[tuple[int, object, int]], outer: Iterable[Json]) -> dict[int, list[Json]]:
+    """Return moment → the events around it, on its thread; the innermost last. moments: (id, thread, time)."""
+    by_thread: dict[object, list[tuple[int, int, int, Json]]] = defaultdict(list)
+    for event in outer:
+        by_thread[event.get("tid")].append((event["ts"], 0, event["ts"] + event["dur"], event))
+    for number, thread, at in moments:
+        if thread in by_thread:
+            by_thread[thread].append((at, 1, number, {}))
+    around = {}
+    for entries in by_thread.values():
+        under_way = list[Json]()
+        for at, is_moment, number, event in sorted(entries, key=lambda entry: entry[:3]):
+            while under_way and _span(under_way[-1])[1] < at:  # events of one thread nest
+                under_way.pop()
+            if is_moment:
+                around[number] = [*under_way]
+            else:
+                under_way.append(event)
+    return around
+
+
+def _places(events: Iterable[Json]) -> Iterator[tuple[int, object, int]]:
+    """Yield the moments at which events begin, as `_around` takes them."""
+    return ((id(event), event.get("tid"), event["ts"]) for event in events)
 
 
 def _span(event: Json) -> Span:
@@ -181,11 +212,14 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     described = [call for call in events.calls if call["args"].get("Collective name")]
     timed, claimed = _described(described, events, groups, left_out)
+    pairs = _operators_of_gloo(events)
     if described:  # of calls of NCCL; calls of gloo in the same job may only have annotations
-        holds, pairs = _holds(described), _operators_of_gloo(events)
-        events.annotations = [each for each in events.annotations if id(each) in pairs and not holds(pairs[id(each)])]
-    claimed |= _annotated(events, only_group, timed)
-    timed += _operator_calls(events, [*described, *events.annotations], only_group, left_out)
+        around = _around(_places(described), events.all_operators)
+        holding = {id(operator) for operators in around.values() for operator in operators}
+        pairs = {each: operator for each, operator in pairs.items() if id(operator) not in holding}
+        events.annotations = [each for each in events.annotations if id(each) in pairs]
+    claimed |= _annotated(events, pairs, only_group, timed)
+    timed += _operator_calls(events, [*described, *events.annotations], pairs, only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
     base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
@@ -255,20 +289,26 @@ def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: 
     return [bool(flag) for flag in computed | (following < stops - least)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """Time and stream of the kernels of a call."""
+class _Run(NamedTuple):
+    """The stream, begin and end of the kernels of a call, or of its share of a common kernel."""
 
-    stream: str | None = None
-    begin_s: float | None = None
-    duration_s: float | None = None
+    stream: str | None
+    begin: int
+    end: int
 
 
-def _run(kernels: Sequence[Json]) -> _Ran:
+def _run(kernels: Sequence[Json]) -> _Run | None:
     if not kernels:
-        return _Ran()
+        return None
     begins, ends = zip(*map(_span, kernels), strict=True)
-    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, min(begins) * NS, (max(ends) - min(begins)) * NS)
+    return _Run(str(kernels[0]["args"].get("stream", "")) or None, min(begins), max(ends))
+
+
+def _ran(call: RecordedCall, run: _Run | None) -> RecordedCall:
+    """Return the call with the time at which it ran; the call itself if its kernels are unknown."""
+    if run is None:
+        return call
+    return replace(call, stream=run.stream, ran_s=run.begin * NS, duration_s=(run.end - run.begin) * NS)
 
 
 def _named(kernels: list[Json]) -> list[Json]:
@@ -285,7 +325,7 @@ def _described(
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
     kernels_of.pop(None, None)
-    own = _kernels_of_calls(described, kernels_of, _operators_around(described, events))
+    own = _kernels_of_calls(described, kernels_of, _around(_places(described), events.all_operators))
     claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
     batches = _batches(described, events, own, claimed)
     timed = []
@@ -295,8 +335,7 @@ def _described(
         if raw == WAIT:
             left_out[notice(ReplayNotice.LEFT_OUT, what=raw)] += 1
             continue
-        ran, together = batches.get(id(event), (None, 1))
-        ran = ran or _run(own.get(id(event), ()))
+        run, together = batches.get(id(event), (None, 1))
         operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
         # The peer of a send or receive is recorded as a world rank since torch 2.13, and as a group rank before.
         peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
@@ -313,27 +352,24 @@ def _described(
             communicator=str(args.get("Process Group Name") or "") or None,
             root=whole(args.get("Rank")) if operation in ROOTED else None,
             peer=whole(peers[0]) if peers else member(group, within),
-            stream=ran.stream,
-            ran_s=ran.begin_s,
-            duration_s=ran.duration_s,
             asynchronous=asynchronous if isinstance(asynchronous, bool) else None,
             sequence=whole(args.get("Seq")),
             batched=together > 1,
         )
-        timed.append((event["ts"], call))
+        timed.append((event["ts"], _ran(call, run or _run(own.get(id(event), ())))))
     return timed, claimed
 
 
 def _kernels_of_calls(
-    described: Sequence[Json], kernels_of: dict[Any, list[Json]], around: dict[int, Json]
+    described: Sequence[Json], kernels_of: dict[Any, list[Json]], around: dict[int, list[Json]]
 ) -> dict[int, list[Json]]:
     """Return call → its kernels, by its External id, else by its operator's; calls with one id share them equally."""
     calls_of: dict[Any, list[Json]] = defaultdict(list)
     for event in described:
         if event["args"].get("Collective name") != WAIT:
             number = event["args"].get("External id")
-            if number not in kernels_of and id(event) in around:
-                number = around[id(event)]["args"].get("External id")
+            if number not in kernels_of and (operators := around.get(id(event))):
+                number = operators[-1]["args"].get("External id")
             calls_of[number].append(event)
     own: dict[int, list[Json]] = {}
     for number, calls in calls_of.items():
@@ -347,7 +383,7 @@ def _kernels_of_calls(
 
 def _batches(
     described: Sequence[Json], events: _Events, own: dict[int, list[Json]], claimed: set[int]
-) -> dict[int, tuple[_Ran, int]]:
+) -> dict[int, tuple[_Run, int]]:
     """Return call → (its share of a common kernel, number of its calls): torch launches one kernel for a group.
 
     Such a kernel is launched after the last of these calls, on their thread, and belongs to no single call. The calls
@@ -384,32 +420,24 @@ def _batches(
         stream = str(event["args"].get("stream", "")) or None
         moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
         for call, (begin, end) in zip(group, pairwise(moments), strict=True):
-            ran[id(call)] = _Ran(stream, begin * NS, (end - begin) * NS), len(group)
+            ran[id(call)] = _Run(stream, begin, end), len(group)
     return ran
 
 
-def _holds(inner: Sequence[Json]) -> Callable[[Json], bool]:
-    """Return a function that returns whether an operator contains one of these events, on its thread."""
-    starts: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(inner, key=lambda event: float(event["ts"])):
-        starts[event.get("tid")].append(event["ts"])
-
-    def holds(operator: Json) -> bool:
-        thread_starts, (begin, end) = starts[operator.get("tid")], _span(operator)
-        return bisect.bisect_left(thread_starts, begin) < bisect.bisect_right(thread_starts, end)
-
-    return holds
-
-
 def _operator_calls(
-    events: _Events, recorded: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
+    events: _Events,
+    recorded: Sequence[Json],
+    pairs: dict[int, Json],
+    only_group: tuple[int, ...] | None,
+    left_out: Counter[Notice],
 ) -> list[Timed]:
     """Return the calls that only dispatcher operators show (backends without annotations). They have no durations.
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
-    holds, pairs = _holds(recorded), _operators_of_gloo(events)
-    paired = {id(operator) for operator in pairs.values()}
+    around = _around(_places(recorded), events.all_operators)
+    known = {id(operator) for operators in around.values() for operator in operators}
+    known |= {id(operator) for operator in pairs.values()}
     unsure = any(event["name"].startswith("gloo:") and id(event) not in pairs for event in events.annotations)
     timed = []
     for operators in events.operators.values():
@@ -417,26 +445,17 @@ def _operator_calls(
         for operator in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
             begin, end = _span(operator)
             operation = operation_of(operator["name"])
-            if begin < until or holds(operator) or id(operator) in paired or operation not in KNOWN:
+            if begin < until or id(operator) in known or operation not in KNOWN:
                 continue
             until = end
             if unsure:
                 left_out[notice(ReplayNotice.OPERATORS)] += 1
                 continue
             sizes = _sizes(operator["args"].get("Input Dims"))
-            first_is_output = bool(_OUTPUT_FIRST.match(operator["name"])) and len(sizes) > 1
-            splits = None if operation.startswith("all_to_all") else ()
-            call = RecordedCall(
-                operation=operation,
-                dtype=dtype_of((operator["args"].get("Input type") or [None])[0]),
-                elements_in=(sizes[1] if first_is_output else sum(sizes)) if sizes else None,
-                elements_out=(sizes[0] if first_is_output else sum(sizes)) if sizes else None,
-                splits_in=splits,
-                splits_out=splits,
-                group=only_group,
-                group_size=len(only_group) if only_group else None,
-            )
-            timed.append((operator["ts"], call))
+            out, into = sizes[:2] if _OUTPUT_FIRST.match(operator["name"]) and len(sizes) > 1 else [sum(sizes)] * 2
+            dtype = dtype_of((operator["args"].get("Input type") or [None])[0])
+            known_sizes = (into, out) if sizes else (None, None)
+            timed.append((begin, call_in(only_group, operation, dtype, *known_sizes)))
     return timed
 
 
@@ -453,20 +472,23 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 
 # ── without metadata ─────────────────────────────────────────────────────────────────────────────
-def _annotated(events: _Events, only_group: tuple[int, ...] | None, timed: list[Timed]) -> set[int]:
+def _annotated(
+    events: _Events, made_by: dict[int, Json], only_group: tuple[int, ...] | None, timed: list[Timed]
+) -> set[int]:
     """Add the calls with annotations to `timed`, and return the ids of their kernels.
 
-    only_group: the ranks of the job's only group, if it has one.
+    made_by: gloo's annotation → its operator. only_group: the ranks of the job's only group, if it has one.
     """
-    kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
-    around = _operators_around(events.annotations, events)
+    kernels_of: dict[int, list[Json]] = defaultdict(list)
+    launched_in = events.around_launches(events.kernels, events.annotations)
+    for kernel in events.kernels:
+        if annotations := launched_in.get(id(kernel)):
+            kernels_of[id(annotations[-1])].append(kernel)
+    kernels_of = {number: _named(own) for number, own in kernels_of.items()}
+    around = _around(_places(events.annotations), events.all_operators)
     for event in events.annotations:
         maker = made_by.get(id(event))
-        operator = maker or around.get(id(event))
-        if event["name"].startswith("gloo:"):
-            ran = _Ran(str(event.get("tid")), event["ts"] * NS, event["dur"] * NS)
-        else:
-            ran = _run(kernels.get(id(event), ()))
+        operator = maker or next(reversed(around.get(id(event), ())), None)
         sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
         elements_in = elements_out = sum(sizes) if sizes else None
         if operator is not None and _OUTPUT_FIRST.match(operator["name"]):
@@ -474,25 +496,13 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None, timed: list[
             operator_sizes = _sizes(operator["args"].get("Input Dims"))
             if len(operator_sizes) >= 2:
                 elements_out, elements_in = operator_sizes[0], operator_sizes[1]
-        group_size = len(only_group) if only_group else None
-        if not group_size and operation in {"all_gather", "reduce_scatter"} and elements_in and elements_out:
-            group_size = max(elements_in, elements_out) // min(elements_in, elements_out)
-        splits = None if operation.startswith("all_to_all") else ()
-        call = RecordedCall(
-            operation=operation,
-            dtype=dtype_of((event["args"].get("Input type") or [None])[0]),
-            elements_in=elements_in,
-            elements_out=elements_out,
-            splits_in=splits,
-            splits_out=splits,
-            group=only_group,
-            group_size=group_size,
-            stream=ran.stream,
-            ran_s=ran.begin_s,
-            duration_s=ran.duration_s,
-        )
-        timed.append(((maker or event)["ts"], call))
-    return {id(kernel) for own in kernels.values() for kernel in own}
+        dtype = dtype_of((event["args"].get("Input type") or [None])[0])
+        call = call_in(only_group, operation, dtype, elements_in, elements_out)
+        if not only_group and operation in {"all_gather", "reduce_scatter"} and elements_in and elements_out:
+            call = replace(call, group_size=max(elements_in, elements_out) // min(elements_in, elements_out))
+        on_thread = _Run(str(event.get("tid")), *_span(event)) if event["name"].startswith("gloo:") else None
+        timed.append(((maker or event)["ts"], _ran(call, on_thread or _run(kernels_of.get(id(event), ())))))
+    return {id(kernel) for own in kernels_of.values() for kernel in own}
 
 
 def _operators_of_gloo(events: _Events) -> dict[int, Json]:
@@ -507,8 +517,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
         return operation, 0 if operation in WITHOUT_DATA else sum(sizes)
 
     waiting: dict[tuple[str, int], deque[Json]] = defaultdict(deque)
-    operators = (operator for thread in events.operators.values() for operator in thread)
-    for operator in sorted(operators, key=lambda event: float(event["ts"])):
+    for operator in sorted(events.all_operators, key=lambda event: float(event["ts"])):
         sizes = _sizes(operator["args"].get("Input Dims"))
         if _OUTPUT_FIRST.match(operator["name"]):
             sizes = sizes[1:2]
@@ -521,49 +530,12 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     return pairs
 
 
-def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
-    """Return annotation → the kernels that were launched within it, by thread and time of the launch."""
-    by_thread: dict[object, list[Json]] = defaultdict(list)
-    for event in sorted(events.annotations, key=lambda event: event["ts"]):
-        by_thread[event.get("tid")].append(event)
-    starts = {thread: [event["ts"] for event in annotations] for thread, annotations in by_thread.items()}
-    kernels: dict[int, list[Json]] = defaultdict(list)
-    for kernel in events.kernels:
-        thread, at = events.launches.get(kernel["args"].get("correlation"), (None, 0.0))
-        place = bisect.bisect_right(starts.get(thread, []), at) - 1
-        if place >= 0:
-            event = by_thread[thread][place]
-            if at <= _span(event)[1]:
-                kernels[id(event)].append(kernel)
-    return {number: _named(own) for number, own in kernels.items()}
-
-
-def _operators_around(inner: Sequence[Json], events: _Events) -> dict[int, Json]:
-    """Return annotation or call → the innermost dispatcher operator around it, on the same thread."""
-    by_thread: dict[object, list[Json]] = defaultdict(list)
-    for event in inner:
-        by_thread[event.get("tid")].append(event)
-    around = {}
-    for thread, annotations in by_thread.items():
-        operators = sorted(events.operators.get(thread, []), key=_span)
-        taken, under_way = 0, list[Json]()
-        for event in sorted(annotations, key=_span):
-            while taken < len(operators) and operators[taken]["ts"] <= event["ts"]:
-                under_way.append(operators[taken])
-                taken += 1
-            while under_way and _span(under_way[-1])[1] < event["ts"]:  # events of one thread nest
-                under_way.pop()
-            if under_way:
-                around[id(event)] = under_way[-1]
-    return around
-
-
 def _sizes(dims: object) -> list[int]:
     """Return the elements of each tensor in "Input Dims"; entries that are not lists of numbers are not tensors."""
     if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
         dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
     return [
-        elements(dim)
+        math.prod(dim)
         for dim in (dims if isinstance(dims, list) else [])
         if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
     ]

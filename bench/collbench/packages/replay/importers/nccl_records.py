@@ -7,9 +7,10 @@ one or several processes: bytes, communicators and durations, but no dtypes, spl
 (NCCL 2.29) writes the process once, before its lines, and NCCL's choice of algorithm and protocol with each call.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from collbench.model.notices import Notice, notice
@@ -18,8 +19,8 @@ from collbench.model.units import US
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
     LongObject,
+    call_in,
     dtype_of,
-    elements,
     entries_of,
     member,
     numbers,
@@ -57,31 +58,21 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> lis
     for entry in entries:
         if entry.get("profiling_name") == BATCH:
             continue  # its state and its time are used for its calls
-        batch = batches.get(id(entry))
+        described, together, torn = batches.get(id(entry), (entry, 1, False))
         # gloo never marks a call as completed, only as retired.
-        if not _complete(batch.whole if batch else entry):
-            incomplete += 1
+        incomplete += not _complete(described)
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
-        group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
-        duration_ms = batch.whole.get("duration_ms") if batch else entry.get("duration_ms")
-        torn = batch is not None and batch.torn
-        duration_s = None if duration_ms is None or torn else float(duration_ms) / 1e3 / (batch.calls if batch else 1)
+        communicator, duration_ms = _group_name(entry), described.get("duration_ms")
+        group = groups.get(communicator, only_group)
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
-        splits = None if "all_to_all" in raw else ()
-        call = RecordedCall(
-            operation=operation_of(raw),
-            dtype=dtype_of(dtypes[0]),
-            elements_in=_elements(entry.get("input_sizes")),
-            elements_out=_elements(entry.get("output_sizes")),
-            splits_in=splits,
-            splits_out=splits,
-            group=group,
-            group_size=len(group) if group else None,
-            communicator=str((entry.get("process_group") or [""])[0]) or None,
+        sizes = _elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))
+        call = replace(
+            call_in(group, operation_of(raw), dtype_of(dtypes[0]), *sizes),
+            communicator=communicator or None,
             peer=member(group, peer_of(raw)),
             start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
-            duration_s=duration_s,
-            batched=batch is not None and (batch.calls > 1 or batch.torn),
+            duration_s=None if duration_ms is None or torn else float(duration_ms) / 1e3 / together,
+            batched=together > 1 or torn,
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
@@ -90,30 +81,27 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> lis
     return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)]
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Calls that torch made as one group, and the entry of the group: only this entry has their state and time."""
+def _batches_of(entries: Sequence[Json]) -> dict[int, tuple[Json, int, bool]]:
+    """Return call → the entry of its batch, the number of its calls, and whether some may be lost.
 
-    whole: Json
-    calls: int
-    # True if the recorder's ring may have lost some of its calls.
-    torn: bool
-
-
-def _batches_of(entries: Sequence[Json]) -> dict[int, _Batch]:
-    """Return call → its batch. The entry of a batch follows the entries of its calls, which never become complete."""
+    torch makes these calls as one group, and only the entry of the group has their state and time. It follows the
+    entries of its calls, which never become complete. The recorder's ring may have lost the first calls of a batch.
+    """
     open_calls: dict[str, list[int]] = defaultdict(list)
-    batches: dict[int, _Batch] = {}
+    batches: dict[int, tuple[Json, int, bool]] = {}
     for place, entry in enumerate(entries):
-        group = str((entry.get("process_group") or [""])[0])
         if entry.get("profiling_name") != BATCH:
             if not _complete(entry) and entry.get("duration_ms") is None:
-                open_calls[group].append(place)
+                open_calls[_group_name(entry)].append(place)
             continue
-        calls = open_calls.pop(group, [])
+        calls = open_calls.pop(_group_name(entry), [])
         torn = bool(calls) and calls[0] == 0 and bool(entries[0].get("record_id"))
-        batches |= {id(entries[call]): _Batch(entry, len(calls), torn) for call in calls}
+        batches |= {id(entries[call]): (entry, len(calls), torn) for call in calls}
     return batches
+
+
+def _group_name(entry: Json) -> str:
+    return str((entry.get("process_group") or [""])[0])
 
 
 def _complete(entry: Json) -> bool:
@@ -124,7 +112,7 @@ def _elements(sizes: Any) -> int | None:
     """Return the number of elements of all tensors, by their dimensions."""
     if not isinstance(sizes, list):
         return None
-    return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
+    return sum(math.prod(map(int, dims)) if isinstance(dims, list) else 1 for dims in sizes)
 
 
 def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
@@ -150,14 +138,15 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             if not NO_CALL & {*entry, *metadata}:
                 left_out[notice(ReplayNotice.NO_CALLS)] += 1
             continue
-        choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
+        call = {key.removeprefix("p2p_").removeprefix("coll_"): value for key, value in call.items()}
+        choice = [str(call[key]) for key in ("algo", "proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
         operation = _WITHOUT_LISTS.get(raw, raw)
-        nbytes = whole(call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")))
+        nbytes = whole(call.get("msg_size_bytes"))
         size = whole(header.get("n_ranks"))
         # For all-gather and reduce-scatter, the recorded bytes are the part of one rank.
         total = None if nbytes is None or size is None else nbytes * size
-        time_us = call.get("coll_exec_time_us", call.get("p2p_exec_time_us"))
+        time_us = call.get("exec_time_us")
         recorded = RecordedCall(
             operation=operation,
             dtype=None,
@@ -165,11 +154,11 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             elements_out=total if operation == "all_gather" else nbytes,
             group_size=size,
             communicator=str(header.get("id") or "") or None,
-            peer=whole(call.get("p2p_peer")),
+            peer=whole(call.get("peer")),
             duration_s=None if time_us is None else float(time_us) * US,
-            sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
+            sequence=whole(call.get("sn")),
             chosen="/".join(choice) or None,
-            by_host=not str(call.get("coll_timing_source", call.get("p2p_timing_source")) or "_gpu").endswith("_gpu"),
+            by_host=not str(call.get("timing_source") or "_gpu").endswith("_gpu"),
         )
         calls_of[process].append(recorded)
         places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))

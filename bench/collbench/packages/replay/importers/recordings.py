@@ -4,35 +4,30 @@ In: a path. Out: (name, text) of each file (plain, .gz, or one per rank in a .ta
 list, one at a time. A file of 300 MB as one tree of Python objects would take some 3 GB; entry by entry, it takes
 little more than its text. Raises ForeignError, a one-line message, for a file that cannot be read.
 
-Limits are checked before the work that they limit: packed bytes before unpacking, unpacked bytes while reading, the
-size of a group before its ranks are listed. A pickle is read under the limit of `collbench.machine.memory`.
+Limits are checked before the work that they limit: unpacked bytes while reading, the size of a group before its ranks
+are listed. All memory that is taken is under the limit of `collbench.machine.memory`.
 """
 
 import functools
 import gzip
 import io
 import json
-import os
 import pickle
 import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Never, Self
 
 from collbench.catalog import dtypes
 from collbench.model.errors import ForeignError, json_words
 from collbench.model.records import Json
-from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, format_bytes
+from collbench.model.units import MOST_RANKS, format_bytes
+from collbench.packages.replay.recorded_calls import RecordedCall
 
 # Largest recording, unpacked, with all files of a tar: a larger file is more likely hostile than long.
 MOST_BYTES = 2 * 2**30
-# Largest packed recording; traces pack to a tenth of their size or less.
-MOST_PACKED = 256 * 2**20
-# Most entries of a tar, including folders and the extra file that macOS writes for each file.
-MOST_FILES = 16_384
 # Most characters of JSON per byte of a pickle, which contains each text once and refers to it afterwards; and the
 # number of characters that every pickle may have.
 UNFOLDED, LEAST_UNFOLDED = 100, 2**20
@@ -72,8 +67,6 @@ class _Unpacked(io.RawIOBase):
             raise ForeignError(f"{name}: {ONLY_GZIP}")
         # True if gzip packed the file.
         self.packed = start.startswith(GZIP)
-        if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
-            raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
         self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
 
     def readable(self) -> bool:
@@ -128,23 +121,17 @@ class _Header(tarfile.TarInfo):
 
 def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str | None]]:
     """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
-    size = 0
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
-        for number, member in enumerate(archive):
-            if number == MOST_FILES:
-                raise ForeignError(f"{path}: more than {MOST_FILES} files")
-            # A sparse file claims a size that it does not have.
-            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-            if content is not None and not _hidden(member.name):
+        for member in archive:
+            # A sparse file claims a size that it does not have; macOS adds a hidden `._NAME` for each file.
+            plain = member.isreg() and not member.issparse() and not PurePath(member.name).name.startswith(".")
+            if plain and (content := archive.extractfile(member)) is not None:
                 try:
                     text = _text(f"{path.name}:{member.name}", content)
                 except ForeignError:
                     if ".json" in member.name:
                         raise
                     text = None
-                size += len(text or "")
-                if size > MOST_BYTES:
-                    raise ForeignError(f"{path}: more than {format_bytes(MOST_BYTES)}, unpacked; give fewer files")
                 yield member.name, text
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
@@ -154,18 +141,12 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
         raise ForeignError(f"{path}: the file is incomplete: it was cut off")
 
 
-def _hidden(name: str) -> bool:
-    """Return whether a file in an archive is hidden, so not a recording: macOS adds a `._NAME` for each file."""
-    return name.rsplit("/", 1)[-1].startswith(".")
-
-
 def _text(name: str, file: IO[bytes]) -> str:
     """Return the text of a file, which gzip may have packed in an archive; a pickle is converted to JSON."""
-    data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
+    data = file.read()
     if data.startswith(GZIP):
-        chunks = iter(functools.partial(gzip.GzipFile(fileobj=io.BytesIO(data)).read, CHUNK), b"")
         try:
-            data = b"".join(islice(chunks, MOST_BYTES // CHUNK + 1))
+            data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise ForeignError(f"{name}: {str(error).lower()}") from None
     if data[:1] == PICKLE:
@@ -339,6 +320,15 @@ def rank_of(file: str) -> int | None:
     return int(number[1]) if number else None
 
 
+def call_in(
+    group: tuple[int, ...] | None, operation: str, dtype: str | None, elements_in: int | None, elements_out: int | None
+) -> RecordedCall:
+    """Return a call of a format that records neither the parts of an all-to-all nor the size of a group."""
+    splits = None if "all_to_all" in operation else ()
+    size = len(group) if group else None
+    return RecordedCall(operation, dtype, elements_in, elements_out, splits, splits, group, size)
+
+
 def operation_of(name: str) -> str:
     """Return the operation that a name means; an unknown operation keeps its name, without the backend."""
     bare = _PREFIX.sub("", name.strip())
@@ -378,16 +368,6 @@ def ranks_from(size: int, start: int = 0, stride: int = 1) -> tuple[int, ...]:
     if size > MOST_RANKS or not 0 <= start + stride * max(0, size - 1) < MOST_RANKS:
         raise ValueError(f"a group of {size} ranks from {start} on, {stride} apart; at most {MOST_RANKS} are read")
     return tuple(range(start, start + stride * size, stride))
-
-
-def elements(dims: list[int]) -> int:
-    """Return the elements of a tensor with these dimensions. Raises ValueError if no memory can store that many."""
-    product = 1
-    for dim in dims:
-        product *= dim
-        if abs(product) > MOST_ELEMENTS:
-            raise ValueError(f"a tensor of more than {MOST_ELEMENTS} elements")
-    return product
 
 
 def member(group: tuple[int, ...] | None, within: int | None) -> int | None:
