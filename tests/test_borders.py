@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from collbench.launch import launcher
 from collbench.machine import host
+from collbench.machine.processes import ProcessHandle
 from collbench.store import locks
 from conftest import ROOT, TINY, CommandLine
 from test_joined import free_port
@@ -246,6 +248,23 @@ def test_mpi_without_shared_memory_costs_its_own_cases_only(cli):
 def test_faults_need_no_world_sizes(warm):
     text = TINY.replace("world_sizes: [2]\n", "") + "faults: [{do: raise, rank: 1}]\n"
     assert warm("plan", warm.config(text)).returncode == 0
+
+
+def test_an_idle_server_is_ended_and_a_busy_server_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(launcher, "START_WAIT_S", 0.2)
+    monkeypatch.setattr(launcher, "START_LOOK_S", 0.02)
+    for program, ends in (("import time; time.sleep(60)", True), ("while True: pass", False)):
+        process = subprocess.Popen([sys.executable, "-c", program])
+        try:
+            with launcher._EndingIfStuck(ProcessHandle(process.pid)) as watch:
+                for _ in range(1200):
+                    if watch.ended_it or (not ends and process.poll() is None and sum(watch._server.work_done()) > 1):
+                        break
+                    watch._over.wait(0.05)
+            assert watch.ended_it is ends
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_locks_are_tried(tmp_path):

@@ -1,11 +1,17 @@
 """Files in the working folder, or next to the package, are not taken for modules of CollBench or of a side."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from collbench.launch import side_process
+from collbench.launch.side_process import StopWatch
 from collbench.machine import environment
+from collbench.model.errors import BenchError
 
 HOSTILE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise ImportError('planted')\n"
 FIND = "import importlib.util as u; print([getattr(u.find_spec(name), 'origin', None) for name in {names}])"
@@ -43,3 +49,22 @@ def test_a_side_finds_the_package_and_nothing_next_to_it(tmp_path):
         [sys.executable, "-S", "-c", program], env=environ, cwd=environment.PACKAGE_ROOT, capture_output=True, text=True
     )
     assert done.stdout.strip() == str([str(tmp_path / "collbench" / "__init__.py"), None, None, None]), done
+
+
+def test_a_stopped_process_is_reported_and_a_running_process_is_not(monkeypatch):
+    monkeypatch.setattr(side_process, "STOPPED_S", 0.05)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            watch = StopWatch("side B", child.pid)
+            watch.look()
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+            watch.look()
+            time.sleep(0.1)
+            with pytest.raises(BenchError, match="side B: its process is stopped"):
+                watch.look()
+            os.kill(child.pid, signal.SIGCONT)
+            os.waitpid(child.pid, os.WCONTINUED)
+            watch.look()
+        finally:
+            child.kill()

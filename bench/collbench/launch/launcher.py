@@ -19,6 +19,8 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,13 +52,22 @@ LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
 SHORT_FOLDER = Path("/tmp")  # noqa: S108 - a private folder is made in it
 # After a pipe to the fork server breaks, the server has this long to end, in seconds.
 SERVER_END_S = 1.0
+# The fork server may be idle for this long, in seconds, before it has started a rank. While it works, it may take
+# longer: from a slow file system, loading torch takes minutes.
+START_WAIT_S = 120.0
 # Maximum number of characters of a message that quotes the fork server.
 MOST_QUOTED = 500
 # Beginnings of the variables that torch reads when it is loaded.
 READ_BY_TORCH = ("TORCH_", "OMP_", "MKL_")
+# Polling interval of the watch over the fork server, in seconds.
+START_LOOK_S = 1.0
 SERVER_LOST = (
     "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
     "it; collbench resume measures this case again"
+)
+SERVER_STUCK = (
+    f"the fork server, the parent of all ranks, started no rank and used neither CPU nor disk for {START_WAIT_S:g} s: "
+    "CollBench ended it; collbench resume measures this case again"
 )
 
 
@@ -183,6 +194,10 @@ class Launcher:
         if self._short is not None:
             self._short.__exit__()
             self._short = None
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if "multiprocessing.resource_tracker" in " ".join(child.cmdline()):  # stopped, it would outlive this
+                    child.resume()
 
     def _running_server(self) -> ProcessHandle:
         """Return the fork server; start it if it does not run.
@@ -297,7 +312,7 @@ class Launcher:
         parameters. Raises LostRankError if the fork server ends meanwhile; the next call starts another server.
         """
         keep_output("fork server", self._errors, log)
-        server = self._running_server()
+        server, watch = self._running_server(), None
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
             context = RankContext(
@@ -315,7 +330,7 @@ class Launcher:
                 variables=dict(variables),
             )
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
-            with _without_program():
+            with _EndingIfStuck(server) as watch, _without_program():
                 process.start()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
@@ -325,10 +340,42 @@ class Launcher:
         except (EOFError, OSError, RuntimeError) as error:  # from the system (a thread), or from a broken fork server
             if server.ended(SERVER_END_S):
                 by_itself, text = _how_lost(server, self._errors)
+                text = SERVER_STUCK if watch is not None and watch.ended_it else text
                 raise (RankError if by_itself else LostRankError)(text) from None
             why = f"{type(error).__name__} {error}{limits.too_low(1)}"
             raise RankError(f"the ranks' processes could not be started: {why}") from None
         return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board, self._errors)
+
+
+class _EndingIfStuck:
+    """Context that ends the fork server if it is idle for START_WAIT_S: its pipe then ends, and start() fails.
+
+    A server that works is not ended, for example while it loads torch from a slow file system. `ended_it` is True if
+    this context ended the server.
+    """
+
+    def __init__(self, server: ProcessHandle) -> None:
+        self._server, self._over, self.ended_it = server, threading.Event(), False
+
+    def __enter__(self) -> "_EndingIfStuck":
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watching.join()
+
+    def _watch(self) -> None:
+        worked, counted = time.monotonic(), self._server.work_done()
+        while not self._over.wait(START_LOOK_S):
+            count = self._server.work_done()
+            if count != counted:
+                worked, counted = time.monotonic(), count
+            elif time.monotonic() - worked >= START_WAIT_S:
+                self.ended_it = True
+                self._server.send(signal.SIGKILL)
+                return
 
 
 @contextlib.contextmanager

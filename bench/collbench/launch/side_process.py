@@ -10,10 +10,13 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
+
+import psutil
 
 from collbench.launch.launcher import RendezvousFolder, remove_abandoned
 from collbench.launch.turns import Measuring, Turn
@@ -28,6 +31,8 @@ from collbench.store.encoding import SampleLine
 READY_WAIT_S = 120.0
 # After the connection is closed, the process has this long to end, in seconds; then it is killed.
 END_WAIT_S = 10.0
+# A side's process may be stopped this long, in seconds, before the run ends: a user may inspect and continue it.
+STOPPED_S = 20.0
 
 
 class SideProcess:
@@ -52,6 +57,7 @@ class SideProcess:
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
             )
             self._folder = stack.pop_all()
+        self._watch = StopWatch(self._name, self._process.pid)
         self._line = Connection(ours.detach())
         channel.limit(self._line, channel.MESSAGE_S)
         return self
@@ -86,6 +92,7 @@ class SideProcess:
         messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
         while True:
             yield [self._line]
+            self._watch.look()
             while self._line.poll():
                 message, line = self._received()
                 match message["kind"]:
@@ -122,6 +129,25 @@ class SideProcess:
         if status < 0:
             return f"was ended by {signal.Signals(-status).name} (out of memory, or killed from outside)"
         return f"ended with status {status}, and printed why"
+
+
+class StopWatch:
+    """Detects that the process of a side is stopped, which no time-out inside that process can detect.
+
+    `name` is the name of the side, for the error. `pid` is the pid of its process.
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        self._name, self._pid = name, pid
+        self._since: float | None = None
+
+    def look(self) -> None:
+        """Raise BenchError if the process has been stopped for STOPPED_S."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            still = psutil.Process(self._pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+            self._since = (self._since or time.monotonic()) if still else None
+            if self._since is not None and time.monotonic() - self._since > STOPPED_S:
+                raise BenchError(f"{self._name}: its process is stopped (SIGSTOP, or a debugger)")
 
 
 def check_python(name: str, python: str) -> None:

@@ -30,6 +30,16 @@ class PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"an object of another rank names {module}.{name}, and plain data need no class")
 
 
+def pickled(value: object) -> bytes:
+    """Pickle a value for `unpickled`."""
+    return pickle.dumps(value)
+
+
+def unpickled(data: bytes | bytearray) -> Any:
+    """Unpickle plain data that `pickled` encoded (`PlainUnpickler`); raise UnpicklingError for anything else."""
+    return PlainUnpickler(io.BytesIO(data)).load()
+
+
 class Group(ABC):
     """A joined process group.
 
@@ -50,17 +60,13 @@ class Group(ABC):
         self._world = world
         self._subgroups: dict[Division, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
 
+    @abstractmethod
     def gather(self, value: T) -> list[T]:
         """Return every rank's value, in order of rank, on every rank; share no queue with timed calls.
 
         value: plain data (`PlainUnpickler`). Every rank passes a value of the same type: the ranks are processes of one
         launch, which run the same code and have proved that they know the launch's key.
         """
-        return [PlainUnpickler(io.BytesIO(data)).load() for data in self._gathered(pickle.dumps(value))]
-
-    @abstractmethod
-    def _gathered(self, data: bytes) -> list[bytes]:
-        """Return every rank's bytes, in order of rank, on every rank."""
 
     def subgroup(self, case: Case) -> Subgroup:
         """Return the ranks that call a case together. Every rank must ask for the same cases in the same order."""

@@ -34,7 +34,7 @@ from collbench.model.records import Case
 from collbench.protocol.rank_context import RankContext
 from collbench.rank.collectives import BuildCall, Call, CallArguments, LibraryCalls, Subgroup
 from collbench.rank.device import Host
-from collbench.rank.group import Group
+from collbench.rank.group import Group, T, pickled, unpickled
 
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 NUMBERS = {f"int{width}": f"INT{width}_T" for width in (8, 16, 32, 64)} | {
@@ -75,13 +75,13 @@ class MpiGroup(Group):
         self.barrier = control.Barrier
         self._control = control  # a communicator of the same ranks, for the barrier and for gathered results
 
-    def _gathered(self, data: bytes) -> list[bytes]:
-        sizes = np.empty(self.world_size, dtype=np.int64)
+    def gather(self, value: T) -> list[T]:
+        data, sizes = pickled(value), np.empty(self.world_size, dtype=np.int64)
         self._control.Allgather(np.array([len(data)]), sizes)
         gathered = bytearray(int(sizes.sum()))
         self._control.Allgatherv(data, [gathered, sizes.tolist()])
         ends = sizes.cumsum().tolist()
-        return [bytes(gathered[end - size : end]) for size, end in zip(sizes.tolist(), ends, strict=True)]
+        return [unpickled(gathered[end - size : end]) for size, end in zip(sizes.tolist(), ends, strict=True)]
 
     def send_number(self, rank: int, number: int) -> None:
         self._control.Send(np.array([number]), rank)

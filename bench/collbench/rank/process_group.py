@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.subgroups import Subgroups
@@ -26,7 +27,7 @@ from collbench.protocol.rank_context import RankContext
 from collbench.rank import torch_names
 from collbench.rank.collectives import COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
 from collbench.rank.device import Device, device_of
-from collbench.rank.group import Group
+from collbench.rank.group import Group, PlainUnpickler, T
 
 # The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which reports
 # less, comes later: it is for ranks whose parent has ended.
@@ -62,10 +63,11 @@ class TorchGroup(Group):
             self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
             self.align()  # connects the ranks before anything is timed
 
-    def _gathered(self, data: bytes) -> list[bytes]:
-        sizes = [int.from_bytes(size) for size in _gathered(len(data).to_bytes(8), self.world_size, self._control)]
-        parts = _gathered(data.ljust(max(sizes), b"\0"), self.world_size, self._control)
-        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    def gather(self, value: T) -> list[T]:
+        gathered: list[Any] = [None] * self.world_size
+        with plain_objects():  # `joined` has verified the members; nothing has verified the network between them
+            dist.all_gather_object(gathered, value, group=self._control)
+        return gathered
 
     def send_number(self, rank: int, number: int) -> None:
         dist.send(torch.tensor([number]), rank, group=self._control)
@@ -184,25 +186,37 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
 
 
 # ── the members of the group ─────────────────────────────────────────────────────────────────────
-def _gathered(own: bytes, world_size: int, group: dist.ProcessGroup | None) -> list[bytes]:
-    """Return the bytes of every member of a gloo group; each member has equally many."""
-    tensors = [torch.empty(len(own), dtype=torch.uint8) for _ in range(world_size)]
-    dist.all_gather(tensors, torch.frombuffer(bytearray(own), dtype=torch.uint8), group=group)
-    return [tensor.numpy().tobytes() for tensor in tensors]
 
 
 def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:
     """Raise RuntimeError unless every member of a gloo group knows the key of the launch.
 
     gloo and torch's store do not authenticate: any process that reaches their ports in time takes the place of a rank.
-    So each member draws a nonce and proves, for all nonces, that it knows the key. The calls use the same connections
-    as later ones, and unpickle nothing.
+    So each member draws a nonce and proves, for all nonces, that it knows the key. Both calls are gloo's all-gather of
+    tensors, which uses the same connections as the later all-gather of objects, and unpickles nothing.
     """
-    nonces = b"".join(_gathered(secrets.token_bytes(NONCE_BYTES), context.world_size, group))
+
+    def gathered(own: bytes) -> list[bytes]:
+        tensors = [torch.zeros(len(own), dtype=torch.uint8) for _ in range(context.world_size)]
+        dist.all_gather(tensors, torch.frombuffer(bytearray(own), dtype=torch.uint8), group=group)
+        return [tensor.numpy().tobytes() for tensor in tensors]
+
+    nonces = b"".join(gathered(secrets.token_bytes(NONCE_BYTES)))
     wanted = [derived(context.key, f"rank {rank} {nonces.hex()}") for rank in range(context.world_size)]
-    for rank, proof in enumerate(_gathered(wanted[context.rank], context.world_size, group)):
+    for rank, proof in enumerate(gathered(wanted[context.rank])):
         if not hmac.compare_digest(proof, wanted[rank]):
             raise RuntimeError(f"rank {rank} does not know the key of this launch: something else took its place")
+
+
+@contextmanager
+def plain_objects() -> Iterator[None]:
+    """Let torch's collectives on Python objects load plain data only within this context, in every group."""
+    usual = torch_names.private(distributed_c10d, "_unpickler")
+    vars(distributed_c10d)["_unpickler"] = PlainUnpickler
+    try:
+        yield
+    finally:
+        vars(distributed_c10d)["_unpickler"] = usual
 
 
 # ── features that only NCCL has ──────────────────────────────────────────────────────────────────

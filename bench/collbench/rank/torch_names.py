@@ -32,6 +32,7 @@ NAMES = (
     Name("torch._utils._unflatten_dense_tensors", "gradients in one flat tensor"),
     Name("torch.distributed._make_nccl_premul_sum", "reduce_ops: premul_sum"),
     Name("torch.distributed.distributed_c10d._coalescing_manager", "all_reduce_coalesced"),
+    Name("torch.distributed.distributed_c10d._unpickler", "gathered timings"),
     Name("torch.distributed.ProcessGroup._get_backend", "memory: registered and symmetric"),
     Name("torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data", "the buckets of torch's DDP"),
     # Public, but not in all versions: the newer name is used if it exists.

@@ -25,7 +25,8 @@ from collbench.cli.trust import Difference, difference
 from collbench.config import models, names
 from collbench.launch import mpirun
 from collbench.launch.launcher import RendezvousFolder, preload
-from collbench.launch.side_process import check_python
+from collbench.launch.side_process import StopWatch, check_python
+from collbench.launch.turns import LOOK_EVERY_S
 from collbench.machine import environment, gpus, host, processes
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.records import Plan
@@ -144,8 +145,15 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
     with subprocess.Popen(
         command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as side:
+        watch = StopWatch("side B", side.pid)
+        given: bytes | None = encoding.encoded(plan)
         try:
-            _, error_output = side.communicate(encoding.encoded(plan))
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, error_output = side.communicate(given, LOOK_EVERY_S)
+                    break
+                given = None  # the first call has taken the input
+                watch.look()
         finally:
             if side.poll() is None:
                 side.kill()
