@@ -93,20 +93,19 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
     if not all(map(_names_hardware, expected.expect)):
         return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
-    placed = [
-        (line, case, backend_and_size)
-        for line in expected.expect
-        for backend_and_size, case in where.items()
-        if line.backend == case.backend and _placed(line, case, places.get(backend_and_size))
+    applicable = [
+        [line for line in expected.expect if line.backend == case.backend and _placed(line, case, places.get(key))]
+        for key, case in where.items()
     ]
-    if not placed:
-        here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
+    if not any(applicable):
+        here = dict.fromkeys(_here(case, places.get(key)) for key, case in where.items())
         this = " and ".join(here) or "a run without a measured case"
         raise ConfigError(f"for {_hardware(expected.expect)}; this is {this}")
-    for rows in grouped(placed, lambda row: (row[2], row[0].operation)).values():
-        lines = [line for line, _, _ in rows]
-        if len({line.fabric for line in lines}) > 1:
-            raise ConfigError(f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK")
+    for placed in applicable:
+        for lines in grouped(placed, lambda line: line.operation).values():
+            if len({line.fabric for line in lines}) > 1:
+                names = _fabrics(lines)
+                raise ConfigError(f"for this hardware it has lines of {names}: name the network, TABLE:NETWORK")
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
