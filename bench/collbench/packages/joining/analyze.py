@@ -8,11 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pydantic import TypeAdapter
-
 from collbench.analyze.parts import AnalysisPart
 from collbench.model.notices import Notice, notice
-from collbench.model.records import Run
+from collbench.model.records import Json, Run
 from collbench.packages.joining.conclusions import InitNotice
 
 # The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
@@ -29,9 +27,6 @@ class Kept:
     files: dict[str, int]
 
 
-KEPT = TypeAdapter(Kept)
-
-
 def _states(run: Run) -> Iterator[tuple[str, list[Kept]]]:
     """Yield backend and states of a rank before joining, after joining and after leaving, for each complete record.
 
@@ -41,11 +36,16 @@ def _states(run: Run) -> Iterator[tuple[str, list[Kept]]]:
         for launch in session.get("launches", []):
             for rank in launch.get("ranks", []):
                 seen = rank.get("seen", {})
-                with contextlib.suppress(LookupError, TypeError, ValueError):  # a damaged record
-                    states = [KEPT.validate_python(seen[stage]["joining"]) for stage in ("before", "joined", "left")]
+                with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):  # a damaged record
+                    states = [_kept(seen[stage]["joining"]) for stage in ("before", "joined", "left")]
                     if rank.get("rank") == 0 and "job" in session:
                         states[1:] = [replace(kept, files=_more(STORE_FILES, kept.files)) for kept in states[1:]]
                     yield str(launch.get("backend")), states
+
+
+def _kept(state: Json) -> Kept:
+    threads, files = ({str(k): int(count) for k, count in state[kind].items()} for kind in ("threads", "files"))
+    return Kept(tuple(map(int, state["affinity"])), threads, files)
 
 
 def notices(run: Run) -> list[Notice]:

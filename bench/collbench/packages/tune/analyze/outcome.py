@@ -6,7 +6,6 @@ In: samples, and the library that was measured. Out: times, choices left in a ra
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -158,7 +157,9 @@ def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -
         asked, ran = choice_of(assigned, case), reported.get(case.key)
         asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
         if ran is not None and asked != DEFAULT and ran != f"{asked.algorithm} {asked.protocol}":
-            values: dict[str, Any] = {"op": case.op, "ranks": case.world_size, "size_bytes": case.size_bytes}
-            values |= {"asked": str(asked), "library": library.name, "ran": ran}
-            notices.append(notice(TuneNotice.NOT_HONOURED, [case.key], **values))
+            told = notice(
+                TuneNotice.NOT_HONOURED, [case.key], op=case.op, ranks=case.world_size, size_bytes=case.size_bytes,
+                asked=str(asked), library=library.name, ran=ran,
+            )  # fmt: skip
+            notices.append(told)
     return notices
