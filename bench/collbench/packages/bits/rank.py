@@ -26,9 +26,6 @@ from collbench.rank.process import facts, run_rank, wait_to_begin
 from collbench.rank.tensors import POISON, Arena, turns
 from collbench.store import encoding
 
-# Number of cases whose facts are gathered in one call: with more ranks than cores, a call takes long.
-TOGETHER = 16
-
 
 def main(context: RankContext, job: bytes) -> None:
     """Run a rank's process; never return."""
@@ -36,21 +33,20 @@ def main(context: RankContext, job: bytes) -> None:
 
 
 def _work(context: RankContext, bits: BitsJob) -> Json:
-    """Make the calls of all cases, and send a line for each case."""
+    """Make the calls of all cases, then send a line for each case."""
     cases = bits.launch.cases
     with process_group.plain_objects(), entered(context, bits.job) as group:
         wait_to_begin(context, group, lambda: facts(group, bits.launch.backend))
         with buffers_of(bits.job, group, max(arena_bytes([case], 0) for case in cases)) as arena:
-            for first in range(0, len(cases), TOGETHER):
-                own = []
-                for position, case in enumerate(cases[first : first + TOGETHER], first):
-                    context.enters(position)
-                    arena.clear()
-                    own.append(_called(case, position, bits, group, arena))
-                    context.tick()
-                for ranks in zip(*group.gather(own), strict=True):
-                    if group.rank == 0:
-                        context.send({"kind": "sampled", "failure": None}, json.dumps(ranks).encode())
+            own = []
+            for position, case in enumerate(cases):
+                context.enters(position)
+                arena.clear()
+                own.append(_called(case, position, bits, group, arena))
+                context.tick()
+            for ranks in zip(*group.gather(own), strict=True):
+                if group.rank == 0:
+                    context.send({"kind": "sampled", "failure": None}, json.dumps(ranks).encode())
     return {}
 
 

@@ -95,11 +95,9 @@ def _log_factors(differences: Sequence[Floats]) -> Floats:
 
 def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
     """Return mean, standard error and degrees of freedom of each series; variances are shrunk towards a common one."""
-    counts = np.array([len(values) for values in series], dtype=float)
-    smallest = verdicts.SMALLEST_SCATTER**2
-    variances = np.array([max(float(np.var(values, ddof=1)), smallest) for values in series])
-    variance, freedom = verdicts.moderated(variances, counts - 1)
-    return np.array([values.mean() for values in series]), np.sqrt(variance / counts), freedom
+    estimates = verdicts.paired(series)
+    (part,) = estimates.parts
+    return estimates.difference, np.sqrt(part.variance / part.count), part.freedom
 
 
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
