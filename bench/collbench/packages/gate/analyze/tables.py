@@ -110,12 +110,8 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
 
 def _hardware(lines: Sequence[Expectation]) -> str:
     """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
-    kinds = []
-    for line in lines:
-        ranks = f"{line.ranks_per_node}×" if line.ranks_per_node else ""
-        nodes = f"{line.nodes} nodes of " if line.nodes and line.nodes > 1 else ""
-        kinds.append(f"{nodes}{ranks}{line.gpu or 'ranks'}")
-    *most, last = dict.fromkeys(kinds)
+    kinds = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
+    *most, last = kinds
     backends = " and ".join(dict.fromkeys(line.backend for line in lines))
     return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
 
@@ -124,9 +120,12 @@ def _here(case: Case, place: Place | None) -> str:
     """Return the hardware of a run, in the words of `_hardware`."""
     if place is None:
         return f"{counted(case.world_size, 'rank')} on {case.backend}, on hardware that the run does not tell"
-    nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
-    devices = " and ".join(sorted(place.gpus)) or "unknown devices"
-    return f"{nodes}{case.world_size // place.hosts}×{devices} on {case.backend}"
+    names = " and ".join(sorted(place.gpus)) or "unknown devices"
+    return f"{_devices(place.hosts, case.world_size // place.hosts, names)} on {case.backend}"
+
+
+def _devices(nodes: int | None, ranks: int | None, name: str) -> str:
+    return f"{f'{nodes} nodes of ' if nodes and nodes > 1 else ''}{f'{ranks}×' if ranks else ''}{name}"
 
 
 def _fabrics(lines: Sequence[Expectation]) -> str:
