@@ -52,35 +52,32 @@ def paired(log_ratios, number: int = 1, noise: float = 0.0, seed: int = 1) -> Pa
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-def sizes_of(cases) -> list[tuple[int, int]]:
-    return [(case.a.case.size_bytes, case.b.case.size_bytes) for case in cases]
-
-
-def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
-    a = [timed(size_bytes=size) for size in (1024, 2048)]
-    b = [timed(size_bytes=size, backend="mpi") for size in (1024, 2048)]
-    assert sizes_of(pairs.matched(a, b)[0]) == [(1024, 1024), (2048, 2048)]
+@pytest.mark.parametrize(
+    ("a", "b", "sizes"),
+    [
+        # A field in which the sides differ is left out of the match.
+        ([{"size_bytes": n} for n in (1024, 2048)], [{"size_bytes": n, "backend": "mpi"} for n in (1024, 2048)],
+         [(1024, 1024), (2048, 2048)]),
+        # Sizes that all differ pair in their order.
+        ([{"size_bytes": n} for n in (9000, 1024)], [{"size_bytes": n} for n in (1280, 10000)],
+         [(1024, 1280), (9000, 10000)]),
+    ],
+)  # fmt: skip
+def test_cases_that_differ_between_the_sides_are_matched(a, b, sizes):
+    cases, *_ = pairs.matched([timed(**fields) for fields in a], [timed(**fields) for fields in b])
+    assert [(case.a.case.size_bytes, case.b.case.size_bytes) for case in cases] == sizes
 
 
 def test_a_field_differs_among_the_operations_that_have_it():
     """Barriers have no batch, so they do not prevent a match of steps with different batches."""
     step, barrier = {"op": "training_step", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
     a, b = (
-        [
-            timed(size_bytes=size),
-            timed(**barrier),
-            timed(**step, own=StepOptions(strategy=Strategy("flat"), batch=size // 512)),
-        ]
-        for size in (1024, 2048)
+        [timed(size_bytes=512 * batch), timed(**barrier), timed(**step, own=StepOptions(Strategy("flat"), batch=batch))]
+        for batch in (2, 4)
     )
     cases, only_a, only_b = pairs.matched(a, b)
     assert [case.a.case.op for case in cases] == ["barrier", "training_step", "all_reduce"]
     assert not only_a and not only_b
-
-
-def test_sizes_that_all_differ_pair_in_their_order():
-    a, b = ([timed(size_bytes=size) for size in sizes] for sizes in ((9000, 1024), (1280, 10000)))
-    assert sizes_of(pairs.matched(a, b)[0]) == [(1024, 1280), (9000, 10000)]
 
 
 def test_cases_that_cannot_be_paired_are_refused():
@@ -155,36 +152,29 @@ def test_a_look_knows_no_later_pairs():
 ENDED = Ending(EndReason.BUDGET, 6)
 
 
-def look_of(*cases: str, whole: str | None = None):
-    judgements = {str(number): judged(verdict) for number, verdict in enumerate(cases)}
-    return pairs.Look(judgements, judged(whole) if whole else None, {}, None, Levels())
-
-
-def judged(verdict):
-    return Judgement(Interval(1.0, 0.9, 1.1, "over launches"), verdict, "")
-
-
 @pytest.mark.parametrize(
-    ("look", "made", "reason"),
+    ("cases", "whole", "made", "each", "reason"),
     [
-        (look_of(INCONCLUSIVE, SAME), 8, None),
-        (look_of(INCONCLUSIVE, SLOWER), 8, EndReason.DECIDED),
-        (look_of(INCONCLUSIVE, FASTER, whole=INCONCLUSIVE), 8, EndReason.DECIDED),
-        (look_of(INCONCLUSIVE, SAME, whole=SLOWER), 8, EndReason.DECIDED),
-        (look_of(SAME, SAME, whole=SAME), 8, EndReason.SAME),
-        (look_of(SAME, SAME, whole=INCONCLUSIVE), 8, None),
-        (look_of(), 8, None),
-        (look_of(INCONCLUSIVE), pairs.LOOKS[-1], EndReason.MOST_PAIRS),
+        ([INCONCLUSIVE, SAME], None, 8, False, None),
+        ([INCONCLUSIVE, SLOWER], None, 8, False, EndReason.DECIDED),
+        ([INCONCLUSIVE, FASTER], INCONCLUSIVE, 8, False, EndReason.DECIDED),
+        ([INCONCLUSIVE, SAME], SLOWER, 8, False, EndReason.DECIDED),
+        ([SAME, SAME], SAME, 8, False, EndReason.SAME),
+        ([SAME, SAME], INCONCLUSIVE, 8, False, None),
+        ([], None, 8, False, None),
+        ([INCONCLUSIVE], None, pairs.LOOKS[-1], False, EndReason.MOST_PAIRS),
+        # Until each case is decided.
+        ([INCONCLUSIVE, FASTER], None, 8, True, None),
+        ([], None, 8, True, None),
+        ([SAME, FASTER], INCONCLUSIVE, 8, True, EndReason.DECIDED),
     ],
 )
-def test_it_ends_when_there_is_an_answer(look, made, reason):
-    assert pairs.why_end(look, made) == (None if reason is None else Ending(reason, made))
-
-
-def test_it_can_go_on_until_each_case_is_decided():
-    assert pairs.why_end(look_of(INCONCLUSIVE, FASTER), 8, each=True) is None
-    assert pairs.why_end(look_of(), 8, each=True) is None
-    assert pairs.why_end(look_of(SAME, FASTER, whole=INCONCLUSIVE), 8, each=True) == Ending(EndReason.DECIDED, 8)
+def test_it_ends_when_there_is_an_answer(cases, whole, made, each, reason):
+    judged = {verdict: Judgement(Interval(1.0, 0.9, 1.1, "over launches"), verdict, "") for verdict in (*cases, whole)}
+    look = pairs.Look(
+        {str(n): judged[case] for n, case in enumerate(cases)}, judged[whole] if whole else None, {}, None, Levels()
+    )
+    assert pairs.why_end(look, made, each) == (None if reason is None else Ending(reason, made))
 
 
 class FakePairs:
@@ -256,9 +246,8 @@ def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     assert changed.until_decided(1000.0) == Ending(EndReason.DECIDED, 6)
     assert (changed.made, changed.state.looks) == (12, [(6, 0.06)])  # 6 fresh pairs follow, without a look
     short = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
-    assert (
-        short.until_decided(85.0) == Ending(EndReason.DECIDED, 6) and short.made == 8
-    )  # as far as the budget suffices
+    assert short.until_decided(85.0) == Ending(EndReason.DECIDED, 6)
+    assert short.made == 8  # as far as the budget suffices
     same = FakePairs(monkeypatch, folder, 0.005 * dice.normal(size=16))
     assert same.until_decided(100.0) == Ending(EndReason.SAME, 6)
 
@@ -289,41 +278,40 @@ def test_fresh_pairs_do_not_exaggerate_as_the_deciding_pairs_do():
     assert len(ended) > 100 and np.mean(ended) > 0.055 > 0.053 > np.mean(fresh) > 0.045
 
 
-def test_a_case_that_failed_on_side_b_only_is_broken():
-    other = dataclasses.replace(CASE, size_bytes=2048)
+def side_of(failures: dict[Case, set[int]], launches=6, cases=(CASE,)):
+    """Return a side of a run; a case has failed in these launches."""
+    times = [samples(case, n, [[10**6 + n] * 2] * 9) for case in cases for n in range(1, launches + 1)]
+    dead = {"timed": None, "failure": Failure("wrong", 0, "not the sum")}
+    return invented_run([dataclasses.replace(s, **dead) if s.launch in failures.get(s.case, ()) else s for s in times])
 
-    def side(failed):
-        dead = [dataclasses.replace(samples(CASE, 1, [[0]]), timed=None, failure=Failure("hang", 0, "stuck"))]
-        times = [samples(case, n, [[10**6 + n] * 2] * 9) for case in (CASE, other)[failed:] for n in range(1, 7)]
-        return invented_run([*times, *dead * failed])
 
-    result = pairs.compare_sides(side(False), side(True), ("A", "B"), 0.05, ENDED, [(6, 1.0)])
-    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "stuck"),) and result.failed
-    assert [change.case for change in result.changes] == [other] and result.pairs == 6
-    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), 0.05, ENDED, [(6, 1.0)])
-    assert turned.only_after == result.broken and not turned.broken
+def sides_compared(a, b, pairs_made=6):
+    return pairs.compare_sides(a, b, ("A", "B"), 0.05, ENDED, [(pairs_made, 1.0)] if pairs_made else [])
+
+
+@pytest.mark.parametrize("failed", [{1, 2, 3, 4, 5, 6}, {3}])
+def test_a_case_that_failed_on_side_b_only_is_broken_even_in_one_launch(failed):
+    cases = (CASE, dataclasses.replace(CASE, size_bytes=2048))
+    sound, broken = (side_of(failures, cases=cases) for failures in ({}, {CASE: failed}))
+    result = sides_compared(sound, broken)
+    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "not the sum"),) and result.failed
+    assert cases[1] in [change.case for change in result.changes]
+    turned = sides_compared(broken, sound)
+    assert not turned.broken and not turned.failed
+    assert turned.only_after == (result.broken if len(failed) == 6 else ())
+    assert not sides_compared(broken, broken).broken
+
+
+def test_no_pair_decides_nothing():
+    nothing = sides_compared(side_of({}, 1), side_of({}, 1), 0)
+    assert dataclasses.replace(nothing, undecided_exits=False).undecided
 
 
 def test_facts_that_changed_between_sessions_of_a_side_are_in_the_comparison():
-    a, b = (invented_run([samples(CASE, n, [[10**6 + n] * 2] * 9) for n in range(1, 7)]) for _ in "ab")
+    a, b = side_of({}), side_of({})
     b.environment[:] = [{"side": "b", "host": {"hostname": "n1", "kernel": kernel}} for kernel in ("6.1", "6.2")]
-    result = pairs.compare_sides(a, b, ("A", "B"), 0.05, ENDED, [(6, 1.0)])
+    result = sides_compared(a, b)
     assert "kernel changed between sessions: 6.1 before, 6.2 in a later one" in [*sentences(result.notices)]
-
-
-def test_a_wrong_result_in_one_launch_of_b_fails_and_no_pair_decides_nothing():
-    def side(wrong):
-        times = [samples(CASE, n, [[10**6 + n] * 2] * 9) for n in range(1, 7)]
-        if wrong:
-            times[2] = dataclasses.replace(times[2], timed=None, failure=Failure("wrong", 0, "not the sum"))
-        return invented_run(times)
-
-    result = pairs.compare_sides(side(False), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)])
-    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "not the sum"),) and result.failed and result.changes
-    assert not pairs.compare_sides(side(True), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)]).broken
-    single = invented_run([samples(CASE, 1, [[10**6] * 2] * 9)])
-    nothing = pairs.compare_sides(single, single, ("A", "B"), 0.05, ENDED, [])
-    assert dataclasses.replace(nothing, undecided_exits=False).undecided
 
 
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
@@ -375,9 +363,7 @@ def test_sides_of_one_run_are_compared_as_ab_compared_them(warm):
     reported = warm("report", name, "--no-plots", "--format", "json").stdout
     schema = json.loads((ROOT / "docs/comparison-schema.json").read_text())
     document = json.loads(reported)
-    assert (
-        document["pairs"] == 8 and document["runs_after"] == [f"{name}:b"] and misfits(document, schema, schema) == []
-    )
+    assert (document["pairs"], document["runs_after"]) == (8, [f"{name}:b"]) and not misfits(document, schema, schema)
     for words in ([name], [f"{name}:a", f"{name}:b"]):
         done = warm("compare", *words)
         assert (done.returncode, verdict_of(done)) == (1, SLOWER), done.stdout + done.stderr

@@ -73,7 +73,7 @@ MAY_NAME = {
     ("launch", "collbench.rank.server"),
     ("launch", "collbench.rank.main"),
     ("cli", "collbench.packages.training.rank.equivalence"),
-    ("launch", "collbench.packages.bits.rank"),
+    ("cli", "collbench.packages.bits.rank"),
 }
 FILES = {
     ".".join(path.relative_to(BENCH.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -1,19 +1,17 @@
 """Launches of two kinds are reported with their probability and correlated facts; launches of one kind are not."""
 
-import contextlib
+import dataclasses
 import random
-import time
 
 import numpy as np
-import psutil
 import pytest
 
-from collbench.machine import host
+from collbench.model.records import Case
 from collbench.packages.bimodality.analyze import launches as modes
 from collbench.packages.bimodality.conclusions import Companion, LaunchFact
 from collbench.packages.bimodality.report import companion_words
-from collbench.report.notices import sentence
 from collbench.store import folders
+from conftest import invented_run, samples
 
 CORES = LaunchFact.CORES
 FAMILIES = {
@@ -75,56 +73,24 @@ def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():
     assert not list(modes.differing({(LaunchFact.HOST, 0): ["a", "b"] * 6}, slow))
 
 
-@pytest.mark.slow
-def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, cli):
-    """Ranks of MPI poll on the cores of the measuring process, and these cores are drawn before each launch."""
-    cores = psutil.Process().cpu_affinity()
-    if len(cores) < 2:
-        pytest.skip("needs two cores")
-    if reason := host.unsupported_mpi():
-        pytest.skip(sentence(reason))
-    (tmp_path / "c.yaml").write_text(
-        "backends: [mpi]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [64KiB]\nlaunches: 14\n"
-        "sampling: {seconds_per_case: 300ms}\n"
-    )
-    dice, known = random.Random(7), set()
-    process = cli.start("run", "c.yaml", "--no-plots")
-    measuring = psutil.Process(process.pid)
-    while process.poll() is None:
-        with contextlib.suppress(psutil.Error):
-            ranks = {
-                child.pid for child in measuring.children(recursive=True) if "collbench.rank" in str(child.cmdline())
-            }
-            if ranks - known:  # a launch has begun: draw for the next launch
-                known |= ranks
-                time.sleep(0.3)
-                one_core = dice.random() < 0.5
-                for starter in (measuring, *measuring.children()):
-                    starter.cpu_affinity(cores[:1] if one_core else cores[:2])
-        time.sleep(0.05)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    run = folders.read(next(folders.runs(tmp_path / "results")))
-    times = {samples.launch: np.percentile(samples.timed.slowest_s, (10, 30)) for samples in run.samples}
-    pinned = {
-        launch["launch"]: len(launch["ranks"][0]["seen"]["joined"]["joining"]["affinity"]) == 1
-        for session in run.environment
-        for launch in session["launches"]
-    }
-    fast, slow = (
-        np.array([times[number] for number in times if pinned[number] is is_slow]) for is_slow in (False, True)
-    )
-    scatter = (
-        max(float(np.std(np.log(part), axis=0).max()) for part in (fast, slow)) if len(fast) and len(slow) else 1.0
-    )
-    clear = scatter < 0.3 and fast.max() < slow.min() / 10
-    if min(len(fast), len(slow)) < 2 or not clear or min(len(s.timed.slowest_s) for s in run.samples) < 10:
-        pytest.skip("other programs used the cores: launches on two cores and on one are not clearly apart")
-    (kinds,) = modes.launch_modes(run)
-    assert kinds.slow_s > 2 * kinds.fast_s and 2 <= len(kinds.slow) <= 12
-    both = [companion for companion in kinds.companions if companion.facts == ((CORES, 0), (CORES, 1))]
-    assert [companion.slow for companion in both] == [(str(cores[:1]),)], kinds
-    assert "Launches of two kinds" in cli("report", "--no-plots").stdout
+def test_cores_that_a_run_recorded_are_named():
+    """Every second launch is slow, and its ranks may use one core only."""
+    case = Case("all_reduce", "gloo", 2, "float32", 4096)
+    dice, cores = np.random.default_rng(7), [[0, 1], [0]]
+    times = launches(dice, [0.0, 1.0] * 6)
+    run = invented_run([samples(case, n, np.stack([1e9 * one] * 2, axis=1)) for n, one in enumerate(times, 1)])
+    recorded = [
+        {
+            "backend": "gloo",
+            "world_size": 2,
+            "launch": n,
+            "ranks": [{"rank": k, "seen": {"joined": {"joining": {"affinity": cores[1 - n % 2]}}}} for k in (0, 1)],
+        }
+        for n in range(1, 13)
+    ]
+    (kinds,) = modes.launch_modes(dataclasses.replace(run, environment=[{"launches": recorded}]))
+    assert kinds.slow == (2, 4, 6, 8, 10, 12) and kinds.slow_s > 2 * kinds.fast_s
+    assert kinds.companions == (Companion(((CORES, 0), (CORES, 1)), slow=("[0]",), others=("[0, 1]",)),)
 
 
 @pytest.mark.slow

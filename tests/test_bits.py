@@ -1,6 +1,5 @@
 """Results with the same bits are called identical, and one flipped bit is found, in every variation."""
 
-import dataclasses
 import json
 import random
 import re
@@ -10,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from collbench.catalog.dtypes import DTYPES
 from collbench.config import models
 from collbench.model.records import Machine
 from collbench.packages.bits import analyze as analysis
-from collbench.packages.bits import launch as launching
-from collbench.packages.bits import planning, report
-from collbench.packages.bits.rank import hashes
+from collbench.packages.bits import cli, planning, report
 from collbench.planning import plan as plans
 from collbench.report.markdown import written
 
@@ -35,23 +31,23 @@ seed: 7
 CUT = CONFIG.replace("[2]", "[3]").replace("[all_reduce, reduce_scatter, all_gather]", "[all_reduce]")
 
 
-def made(launcher, folder, text):
-    """Return the plan of a configuration, after real ranks wrote its raw results to a folder."""
+def made(folder, text):
+    """Return the plan of a configuration, after real ranks wrote raw results and their facts to a folder."""
     machine = Machine("h", 4, 2**34, 2**25, 0, {"nccl": "no GPU", "mpi": "not here"})
     plan = plans.expand(models.parse(text.encode(), "x.yaml", [], "x"), machine, 7)
     folder.mkdir()
-    launching.collect(plan, launcher, folder)
+    (folder / cli.FACTS).write_text(json.dumps(cli.called(plan, folder)))
     return plan
 
 
 @pytest.fixture(scope="module")
-def kept(launcher, tmp_path_factory):
+def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bits") / "raw"
-    return made(launcher, folder, CONFIG), folder
+    return made(folder, CONFIG), folder
 
 
 def rows_of(plan, *folders):
-    return analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in folders])
+    return analysis.compared(plan, [(folder, json.loads((folder / cli.FACTS).read_text())) for folder in folders])
 
 
 def test_equal_results_are_identical_in_every_variation(kept):
@@ -63,20 +59,15 @@ def test_equal_results_are_identical_in_every_variation(kept):
     assert "all of" in report.headline(rows)
 
 
-def flipped(plan, folder, into, launch, number, rank, call, dice):
+def flipped(folder, into, launch, number, rank, call, dice):
     """Copy the raw results and flip one bit of one result."""
     shutil.copytree(folder, into)
-    case = plan.order[launch].cases[number]
-    itemsize = DTYPES[case.dtype].itemsize
     place = into / f"launch-{launch}"
     data = np.frombuffer((place / f"{number}-{rank}").read_bytes(), np.uint8).copy()
     if not call:  # the second call's result was equal to the first call's result
         (place / f"{number}-{rank}-1").write_bytes(data.tobytes())
     data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
     (place / f"{number}-{rank}{'-1' if call else ''}").write_bytes(data.tobytes())
-    facts = [json.loads(line) for line in (into / launching.FACTS).read_text().splitlines()]
-    facts[launch][number]["ranks"][rank]["hashes"][call] = list(hashes(data, itemsize))
-    (into / launching.FACTS).write_text("".join(json.dumps(line) + "\n" for line in facts))
 
 
 @pytest.mark.slow
@@ -91,7 +82,7 @@ def test_one_flipped_bit_is_found_in_every_variation(kept, tmp_path, wanted):
         launch = 1 if wanted == analysis.LAUNCH else 0
         if launch:  # each launch has its own order of cases
             number = plan.order[1].cases.index(plan.order[0].cases[number])
-        flipped(plan, folder, spoilt, launch, number, dice.randrange(2), wanted == analysis.AGAIN, dice)
+        flipped(folder, spoilt, launch, number, dice.randrange(2), wanted == analysis.AGAIN, dice)
         rows = rows_of(plan, folder, spoilt) if wanted == analysis.SIDE else rows_of(plan, spoilt)
         (changed,) = [row for row in rows if row.variation == wanted and not row.identical]
         assert sum(comparison.differing for comparison in changed.comparisons) == 1
@@ -110,8 +101,8 @@ def _numbers(plan, wanted):
     return [number for number, _ in cases]
 
 
-def test_messages_that_are_cut_differently_have_other_sums(launcher, tmp_path):
-    plan = made(launcher, tmp_path / "raw", CUT)
+def test_messages_that_are_cut_differently_have_other_sums(tmp_path):
+    plan = made(tmp_path / "raw", CUT)
     rows = rows_of(plan, tmp_path / "raw")
     (larger,) = [row for row in rows if row.variation == analysis.LARGER]
     (comparison,) = larger.comparisons
@@ -164,24 +155,18 @@ def test_mistakes_are_one_line(warm, arguments, message):
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_the_reference_rounds_inputs_as_ranks_do(dtype):
-    case = dataclasses.replace(_case(), dtype=dtype)
-    draw = planning.exact_values if dtype == "float64" else planning.values
-    data = draw(5, 1, 0, 10_000)
-    as_sent = torch.from_numpy(data).to(torch.float64 if dtype == "float64" else torch.float32)
-    wanted = as_sent.to(getattr(torch, dtype)).to(torch.float64).numpy()
-    first = draw(5, 0, 0, 10_000)
-    as_first = torch.from_numpy(first).to(as_sent.dtype).to(getattr(torch, dtype)).to(torch.float64).numpy()
+    case = analysis.Case("all_reduce", "gloo", 2, dtype, 4096)
+    drawn = [np.random.default_rng([5, rank, 0]).standard_normal(10_000) for rank in (0, 1)]
+    wide = [torch.from_numpy(data).to(torch.float64 if dtype == "float64" else torch.float32) for data in drawn]
+    first, second = (data.to(getattr(torch, dtype)).to(torch.float64).numpy() for data in wide)
+    assert np.array_equal(planning.sent(case, 5, 1, 10_000), second)
     sums = planning.reference(case, 5, 0, 10_000)
-    assert sums is None or np.array_equal(sums, as_first.astype(np.longdouble) + wanted)
-
-
-def _case():
-    return analysis.Case("all_reduce", "gloo", 2, "float32", 4096)
+    assert sums is None or np.array_equal(sums, first.astype(np.longdouble) + second)
 
 
 def test_a_smaller_message_is_the_beginning_of_a_larger_one():
-    assert np.array_equal(planning.values(3, 1, 0, 1000), planning.values(3, 1, 0, 4000)[:1000])
-    assert len(np.unique(planning.values(3, 1, 0, 4000))) > 3900
+    smaller, larger = (planning.values("float32", 3, 1, 0, count) for count in (1000, 4000))
+    assert np.array_equal(smaller, larger[:1000]) and len(np.unique(larger)) > 3900
 
 
 def test_distances_are_numbers_of_representable_floats():

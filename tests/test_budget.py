@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 
 from collbench.analyze.analysis import analyze
-from collbench.launch.sweep import Silent, Spent, next_launch, sweep
-from collbench.launch.turns import drive
-from collbench.model.errors import MpirunError
+from collbench.config.models import parse
+from collbench.launch.sweep import Spent, next_launch
+from collbench.machine import host
 from collbench.model.records import Case, Launch, Plan
 from collbench.planning.plan import expand
 from collbench.report import document
 from collbench.report.view import View
 from collbench.stats.intervals import FEWEST_BLOCKS
-from collbench.store import encoding
-from collbench.store.encoding import samples_from_line as read
 from conftest import SAMPLING, invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -35,36 +33,22 @@ def spent_on(levels: dict[Case, list[float]]) -> tuple[Plan, Spent]:
     return plan, spent
 
 
-def test_only_cases_with_too_wide_an_interval_are_measured_again():
-    plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0, 1.0, 1.0], WILD: [1.0, 1.5, 2.0, 1.0, 1.5]})
-    assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 6, (WILD,))]
-
-
-def test_the_widest_comes_first_where_not_all_fit():
-    plan, spent = spent_on({STEADY: [1.0, 1.2, 1.1], WILD: [1.0, 1.5, 2.0]})
-    (block,) = next_launch(plan, spent, 1.5)  # each case costs a second
-    assert block.cases == (WILD,)
-    (block,) = next_launch(plan, spent, 30.0)
-    assert block.cases == (WILD, STEADY)
-
-
-def test_it_ends_when_all_are_narrow_or_the_time_is_spent():
-    plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0, 1.0, 1.001]})
-    assert next_launch(plan, spent, 30.0) == []
-    plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0, 1.0]})
-    assert next_launch(plan, spent, 30.0), "four launches may agree by chance"
-    plan, spent = spent_on({WILD: [1.0, 1.5, 2.0]})
-    assert next_launch(plan, spent, 0.5) == []
-
-
-def test_one_launch_is_never_narrow():
-    plan, spent = spent_on({STEADY: [1.0]})
-    assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 2, (STEADY,))]
-
-
-def test_cases_that_never_worked_are_not_tried_again():
-    plan, spent = spent_on({STEADY: [1.0, 1.001]})
-    assert all(WILD not in block.cases for block in next_launch(plan, spent, 30.0))
+@pytest.mark.parametrize(
+    ("levels", "left_s", "cases"),
+    [
+        ({STEADY: [1.0, 1.001, 1.0, 1.0, 1.0], WILD: [1.0, 1.5, 2.0, 1.0, 1.5]}, 30.0, (WILD,)),
+        # The widest comes first where not all fit: each case costs a second.
+        ({STEADY: [1.0, 1.2, 1.1], WILD: [1.0, 1.5, 2.0]}, 1.5, (WILD,)),
+        ({STEADY: [1.0, 1.2, 1.1], WILD: [1.0, 1.5, 2.0]}, 30.0, (WILD, STEADY)),
+        ({STEADY: [1.0, 1.001, 1.0, 1.0, 1.001]}, 30.0, None),
+        ({STEADY: [1.0, 1.001, 1.0, 1.0]}, 30.0, (STEADY,)),  # four launches may agree by chance
+        ({WILD: [1.0, 1.5, 2.0]}, 0.5, None),  # the time is spent
+        ({STEADY: [1.0]}, 30.0, (STEADY,)),  # one launch is never narrow, and a case that never worked stays out
+    ],
+)
+def test_only_cases_with_too_wide_an_interval_are_measured_again_while_there_is_time(levels, left_s, cases):
+    launch = max(map(len, levels.values())) + 1
+    assert next_launch(*spent_on(levels), left_s) == ([Launch("gloo", 2, launch, cases)] if cases else [])
 
 
 BUDGETED = """
@@ -117,9 +101,6 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
 
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
-    from collbench.config.models import parse
-    from collbench.machine import host
-
     plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), host.machine(), 1)
     assert plan.settings.sampling.seconds_per_case < 0.1
     done = warm("run", warm.config(BUDGETED.replace("budget: 5s", "budget: 1s")), "--no-plots")
@@ -127,20 +108,3 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
     run = warm.only_run()
     assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
     assert all(len(s.timed.duration_ns) >= FEWEST_BLOCKS for s in run.samples)
-
-
-class NoRanks:
-    """A launcher that starts no ranks, so that each case is recorded as failed."""
-
-    def start(self, world_size, function, job, log):
-        raise MpirunError("no mpirun here")
-
-
-@pytest.mark.parametrize(("budget_s", "decoded"), [(None, 0), (60.0, 2)])
-def test_a_line_is_decoded_only_if_a_budget_needs_it(monkeypatch, tmp_path, budget_s, decoded):
-    plan, _ = spent_on({STEADY: [1.0], WILD: [1.0]})
-    plan = dataclasses.replace(plan, order=(Launch("gloo", 2, 1, (STEADY, WILD)),), budget_s=budget_s)
-    decodings, lines = [], []
-    monkeypatch.setattr(encoding, "samples_from_line", lambda line: decodings.append(line) or read(line))
-    drive(sweep(plan, [], NoRanks(), lines.append, tmp_path / "log", lambda record: None, Silent()))
-    assert len(lines) == 2 and len(decodings) == decoded

@@ -25,13 +25,8 @@ from collbench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import ROOT, SAMPLING, invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
-FACTS = {
-    "hostname": "a",
-    "cpu": {"model": "EPYC", "usable_cores": 2},
-    "boot_id": "boot 1",
-    "kernel": "6.1",
-    "packages": {"torch": "2.8"},
-}
+CPU = {"model": "EPYC", "usable_cores": 2}
+FACTS = {"hostname": "a", "cpu": CPU, "boot_id": "boot 1", "kernel": "6.1", "packages": {"torch": "2.8"}}
 HERE = machine_of_sessions([{"host": FACTS}], SAMPLING)
 
 
@@ -147,15 +142,10 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path, monkeypatch):
     here = machine_of_sessions([{"host": host.facts()}], plan.expand(smoke, host.machine(), 1).settings.sampling)
     ledger.append(tmp_path / "results", entry(1, machine=here))
     code = (
-        "import sys; from collbench.__main__ import main; assert main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
+        "import sys; from collbench.__main__ import main; assert not main(['plan', 'smoke', '--set', 'launches=4'])\n"
     )
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**clean, "PYTHONPATH": str(ROOT / "bench")},
-        capture_output=True,
-        text=True,
-    )
+    environ = {**clean, "PYTHONPATH": str(ROOT / "bench")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "two runs like this can typically detect changes of more than" in done.stdout

@@ -210,11 +210,9 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     job = Job(Launch(backend, 2, 1, cases), SETTINGS, turns=True)
     turn, starter = GrantedLate(), MpiLauncher(launcher) if backend == "mpi" else launcher
     ranks = starter.start(2, RANK, job, tmp_path / "log.txt")
+    took, nothing = [], lambda _: None
     try:
-        took = []
-        watching = watch(
-            ranks, time.monotonic(), 60.0, lambda _: None, lambda _: None, lambda *line: took.append(line), turn=turn
-        )
+        watching = watch(ranks, time.monotonic(), 60.0, nothing, nothing, lambda *line: took.append(line), turn=turn)
         outcome, used_s = drive(watching, turn.other_side(ranks))
     finally:
         ranks.kill()

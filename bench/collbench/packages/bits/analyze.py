@@ -1,7 +1,7 @@
 """Compare results of the same sums bit by bit: repeated, in other processes, in larger messages, with other options.
 
-In: a plan, and the folders with the results that ranks received (`bits.launch`), for one side or two. Out: a `BitsRow`
-for each operation, dtype, backend, world size and variation:
+In: a plan, and for one side or two the folder and the facts of the ranks. Out: a `BitsRow` for each operation, dtype,
+backend, world size and variation:
 
     call again       the second call in the same process
     fresh launch     other processes
@@ -9,14 +9,11 @@ for each operation, dtype, backend, world size and variation:
     larger message   the same elements, as the beginning of each share of a larger message, which is cut differently
     …                each option of the configuration that must not change the result: placement, alignment, memory, env
     side B           another interpreter or environment
-
-Hashes of blocks are compared first; the bits of a block are read only if its hashes differ.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from collbench.catalog.dtypes import DTYPES
 from collbench.model.projection import SIZES, grouped
 from collbench.model.records import OPTIONS, Case, Json, Plan
 from collbench.packages.bits.conclusions import Baseline, BitsRow, Compared, Differing
-from collbench.packages.bits.planning import BLOCK, CALLS, VARIED, family, place, reference
+from collbench.packages.bits.planning import CALLS, VARIED, family, place, reference, result_file
 
 AGAIN, LAUNCH, RANKS, LARGER, SIDE = "call again", "fresh launch", "ranks", "larger message", "side B"
 # The variations that need no option of the configuration.
@@ -39,67 +36,63 @@ _SHARED = {"all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list"
 Bits = NDArray[np.unsignedinteger[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """The data that one rank received in one call."""
 
     case: Case
     rank: int
-    # Hashes of the blocks.
-    hashes: tuple[str, ...]
     # Number of elements of each part; the parts follow each other.
     parts: tuple[int, ...]
     # File of the raw bytes.
     path: Path
 
-    @cached_property
     def bits(self) -> Bits:
         """Return the elements as unsigned integers."""
-        return np.memmap(self.path, dtype=f"u{DTYPES[self.case.dtype].itemsize}", mode="r")
-
-    @property
-    def count(self) -> int:
-        return sum(self.parts)
+        return np.fromfile(self.path, dtype=f"u{DTYPES[self.case.dtype].itemsize}") if self.parts else np.zeros(0, "u1")
 
 
-def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]]) -> list[BitsRow]:
-    """Return a row per operation, dtype, backend, world size and variation. sides: folder and facts of each side."""
-    results: dict[tuple[int, Case, int, int], list[Result]] = {}
+# (side, case, launch, call) → result of each rank.
+Results = dict[tuple[int, Case, int, int], list[Result]]
+
+
+def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Sequence[Json]]]]]) -> list[BitsRow]:
+    """Return a row per operation, dtype, backend, world size and variation.
+
+    sides: for each side, its folder and the facts of each rank by launch and case.
+    """
+    results: Results = {}
     wrong: dict[Case, int] = defaultdict(int)
     for side, (folder, facts) in enumerate(sides):
         for position, (launch, lines) in enumerate(zip(plan.order, facts, strict=True)):
-            for number, (case, line) in enumerate(zip(launch.cases, lines, strict=True)):
+            for number, (case, ranks) in enumerate(zip(launch.cases, lines, strict=True)):
                 for call in range(CALLS):
-                    results[side, case, launch.number, call] = list(
-                        _results(case, line, place(folder, position), number, call)
-                    )
-                wrong[_row_of(case)] += sum(rank["wrong"] for rank in line["ranks"])
+                    files = [_file(place(folder, position), number, rank, call) for rank in range(len(ranks))]
+                    results[side, case, launch.number, call] = [
+                        Result(case, rank, tuple(ranks[rank]["parts"]), path) for rank, path in enumerate(files)
+                    ]
+                wrong[_row_of(case)] += sum(rank["wrong"] for rank in ranks)
     rows: dict[tuple[Case, str], list[Differing]] = defaultdict(list)
-    for case, variation, pairs, description in _comparisons(plan, results):
-        rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, description))
-    made = [
-        BitsRow(case, variation, tuple(comparisons), _moves(case), wrong[case])
-        for (case, variation), comparisons in rows.items()
-    ]
-    return sorted(made, key=_in_order)
+    for case, name, bases, others, baseline in _comparisons(plan, results):
+        rows[_row_of(case), name].append(_differing(bases, others, plan.settings.seed, baseline))
+    unsorted = (
+        BitsRow(case, name, tuple(comparisons), not OPERATIONS[case.op].reduces, wrong[case])
+        for (case, name), comparisons in rows.items()
+    )
+    return sorted(unsorted, key=_in_order)
+
+
+def _file(folder: Path, number: int, rank: int, call: int) -> Path:
+    """Return the file with the result of a call: that of the first call if the call gave the same bits."""
+    own = result_file(folder, number, rank, call)
+    return own if own.exists() else result_file(folder, number, rank, 0)
 
 
 def _in_order(row: BitsRow) -> tuple[object, ...]:
     """Return the sort key of a row: sums before data that are only moved; variations that need no option first."""
-    case, built_in = row.case, row.variation in BUILT_IN
-    place = BUILT_IN.index(row.variation) if built_in else len(BUILT_IN)
+    case = row.case
+    place = BUILT_IN.index(row.variation) if row.variation in BUILT_IN else len(BUILT_IN)
     return row.moves, case.op, case.dtype, case.backend, case.world_size, place, row.variation
-
-
-def _results(case: Case, line: Json, folder: Path, number: int, call: int) -> Iterator[Result]:
-    for rank, facts in enumerate(line["ranks"]):
-        same = facts["hashes"][0] == facts["hashes"][call]
-        path = folder / f"{number}-{rank}{'' if same else f'-{call}'}"
-        yield Result(case, rank, tuple(facts["hashes"][call]), tuple(facts["parts"]), path)
-
-
-def _moves(case: Case) -> bool:
-    return not OPERATIONS[case.op].reduces
 
 
 def _row_of(case: Case) -> Case:
@@ -107,53 +100,31 @@ def _row_of(case: Case) -> Case:
     return SIZES.residue(family(case))
 
 
-# ── pairs of results that are compared ───────────────────────────────────────────────────────────
-Pairs = list[tuple[Result, Result]]
-
-
-def _comparisons(
-    plan: Plan, results: dict[tuple[int, Case, int, int], list[Result]]
-) -> Iterator[tuple[Case, str, Pairs, Compared]]:
-    """Yield (case, variation, pairs of results with the baseline first, description of the compared results)."""
-    bases = {key: _base(cases) for key, cases in grouped(plan.cases, family).items()}
-    sizes = SIZES.tables(bases.values(), lambda base: base)
+# ── results that are compared ────────────────────────────────────────────────────────────────────
+def _comparisons(plan: Plan, results: Results) -> Iterator[tuple[Case, str, list[Result], list[Result], Compared]]:
+    """Yield (case, variation, results of the baseline, results compared with them, description of the baseline)."""
+    # The baseline of cases that differ in options in VARIED has the fewest options off default.
+    families = grouped(plan.cases, family).items()
+    bases = {usual: min(cases, key=lambda case: len(_changed(case, usual))) for usual, cases in families}
     for (side, case, launch, call), received in results.items():
         first = results[0, case, 1, 0]
         if call:
-            yield (
-                case,
-                AGAIN,
-                list(zip(results[side, case, launch, 0], received, strict=True)),
-                Compared(Baseline.FIRST_CALL, launch),
-            )
-            continue
-        if side:
-            if launch == 1:
-                yield case, SIDE, list(zip(first, received, strict=True)), Compared(Baseline.SIDE_A)
-            continue
-        if launch > 1:
-            yield case, LAUNCH, list(zip(first, received, strict=True)), Compared(Baseline.FIRST_LAUNCH, launch)
-            continue
-        if case.op in _SHARED:
-            yield case, RANKS, [(received[0], other) for other in received[1:]], Compared(Baseline.RANK_0)
-        base = bases[family(case)]
-        if case != base:
-            pairs = list(zip(results[0, base, 1, 0], received, strict=True))
-            yield case, variation(case, base), pairs, Compared(Baseline.OTHER_OPTION, option=variation(base, case))
-    for same in sizes.values():
+            yield case, AGAIN, results[side, case, launch, 0], received, Compared(Baseline.FIRST_CALL, launch)
+        elif side and launch == 1:
+            yield case, SIDE, first, received, Compared(Baseline.SIDE_A)
+        elif launch > 1 and not side:
+            yield case, LAUNCH, first, received, Compared(Baseline.FIRST_LAUNCH, launch)
+        elif not side:
+            if case.op in _SHARED:
+                yield case, RANKS, received[:1] * (len(received) - 1), received[1:], Compared(Baseline.RANK_0)
+            if case != (base := bases[family(case)]):
+                other = Compared(Baseline.OTHER_OPTION, option=variation(base, case))
+                yield case, variation(case, base), results[0, base, 1, 0], received, other
+    for same in SIZES.tables(bases.values(), lambda base: base).values():
         *smaller, largest = sorted(same, key=lambda case: case.size_bytes)
         for case in smaller:
-            yield (
-                case,
-                LARGER,
-                list(zip(results[0, case, 1, 0], results[0, largest, 1, 0], strict=True)),
-                Compared(Baseline.LARGER, size_bytes=largest.size_bytes),
-            )
-
-
-def _base(cases: Sequence[Case]) -> Case:
-    """Return the baseline of cases that differ in options in VARIED: the fewest options off default, else the first."""
-    return min(cases, key=lambda case: len(_changed(case, family(case))))
+            larger = Compared(Baseline.LARGER, size_bytes=largest.size_bytes)
+            yield case, LARGER, results[0, case, 1, 0], results[0, largest, 1, 0], larger
 
 
 def variation(case: Case, base: Case) -> str:
@@ -167,71 +138,52 @@ def _changed(case: Case, other: Case) -> list[str]:
 
 
 # ── differences between two results ──────────────────────────────────────────────────────────────
-def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, compared: Compared) -> Differing:
-    elements = differing = furthest = size_bytes = 0
-    nearer = [0, 0]
+def _differing(bases: Sequence[Result], others: Sequence[Result], seed: int, compared: Compared) -> Differing:
+    elements = differing = furthest = 0
+    nearer = np.zeros(2, int)
     first = None
-    for base, varied in pairs:
-        size_bytes = min(base.case.size_bytes, varied.case.size_bytes)
-        in_base, in_varied = _places(base, varied)
-        elements += len(in_base)
-        blocks = _blocks_that_differ(base, varied)
-        if blocks is not None:
-            keep = np.isin(in_base // BLOCK, blocks)
-            in_base, in_varied = in_base[keep], in_varied[keep]
-        if not len(in_base):
-            continue
-        bits = base.bits[in_base], varied.bits[in_varied]
-        differ = np.flatnonzero(bits[0] != bits[1])
-        if not len(differ):
-            continue
-        differing += len(differ)
-        first = first or (varied.rank, int(in_base[differ[0]]))
-        chosen = bits[0][differ], bits[1][differ]
-        furthest = max(furthest, int(distance_ulp(*chosen).max()))
-        for side, count in enumerate(_nearer(base, chosen, in_base[differ], seed)):
-            nearer[side] += count
-    return Differing(size_bytes, elements, differing, furthest, first, (nearer[0], nearer[1]), compared)
+    for base, varied in zip(bases, others, strict=True):
+        bits, varied_bits = base.bits(), _same_elements(base, varied)
+        elements += len(bits)
+        places = np.flatnonzero(bits != varied_bits)
+        if len(places):
+            differing += len(places)
+            first = first or (varied.rank, int(places[0]))
+            furthest = max(furthest, int(distance_ulp(bits[places], varied_bits[places]).max()))
+            nearer += _nearer(base, (bits, varied_bits), places, seed)
+    size_bytes = min((result.case.size_bytes for result in (*bases, *others)), default=0)
+    return Differing(size_bytes, elements, differing, furthest, first, (int(nearer[0]), int(nearer[1])), compared)
 
 
-def _places(base: Result, varied: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the positions of the same elements in both: all, or the beginning of each part of the larger message."""
+def _same_elements(base: Result, varied: Result) -> Bits:
+    """Return the elements that both have: all, or the beginning of each part of the larger message."""
+    bits = varied.bits()
     if base.parts == varied.parts:
-        places = np.arange(base.count)
-        return places, places
+        return bits
     begins = np.cumsum([0, *varied.parts[:-1]])
-    inside = [begin + np.arange(length) for begin, length in zip(begins, base.parts, strict=True)]
-    return np.arange(base.count), np.concatenate(inside)
-
-
-def _blocks_that_differ(base: Result, varied: Result) -> NDArray[np.int64] | None:
-    """Return the blocks whose hashes differ; None if blocks contain different elements, so that all must be read."""
-    if base.parts != varied.parts:
-        return None
-    return np.flatnonzero(np.array(base.hashes) != np.array(varied.hashes))
+    return np.concatenate([bits[begin:][:length] for begin, length in zip(begins, base.parts, strict=True)])
 
 
 def distance_ulp(base: Bits, varied: Bits) -> Bits:
     """Return the distance of two floats in representable numbers (ULP), from their bits as unsigned integers."""
-    width = base.dtype.itemsize * 8
-    sign = np.uint64(1) << np.uint64(width - 1)
+    sign = np.uint64(1) << np.uint64(base.dtype.itemsize * 8 - 1)
     a, b = base.astype(np.uint64), varied.astype(np.uint64)
     sizes = a & (sign - np.uint64(1)), b & (sign - np.uint64(1))
     apart = np.where(sizes[0] > sizes[1], sizes[0] - sizes[1], sizes[1] - sizes[0])
     return np.asarray(np.where((a ^ b) & sign, sizes[0] + sizes[1], apart), dtype=np.uint64)
 
 
-def _nearer(base: Result, chosen: tuple[Bits, Bits], places: NDArray[np.int64], seed: int) -> tuple[int, int]:
-    """Count the elements that are nearer to the higher-precision sum in the first result, and in the second result."""
-    exact = reference(base.case, seed, base.rank, base.count)
+def _nearer(base: Result, bits: tuple[Bits, Bits], places: NDArray[np.int64], seed: int) -> tuple[int, int]:
+    """Count the elements at `places` that are nearer to the higher-precision sum in the first, and in the second."""
+    exact = reference(base.case, seed, base.rank, sum(base.parts))
     if exact is None:
         return 0, 0
     with np.errstate(invalid="ignore"):  # an element may be NaN, which is not nearer to any number
-        errors = [np.abs(_as_floats(bits, base.case.dtype) - exact[places]) for bits in chosen]
-    return int((errors[0] < errors[1]).sum()), int((errors[1] < errors[0]).sum())
+        before, after = (np.abs(_as_floats(side[places], base.case.dtype) - exact[places]) for side in bits)
+    return int((before < after).sum()), int((after < before).sum())
 
 
 def _as_floats(bits: Bits, dtype: str) -> NDArray[np.float64]:
     if dtype == "bfloat16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return np.ascontiguousarray(bits).view(dtype).astype(np.float64)
+    return bits.view(dtype).astype(np.float64)

@@ -6,8 +6,10 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,6 @@ from rich.console import Console
 
 from collbench.analyze.sessions import is_virtual_gpu
 from collbench.catalog.backends import BACKENDS
-from collbench.catalog.collectives import OPERATIONS
 from collbench.cli.app import PLOTS, Sets
 from collbench.cli.job import run_task
 from collbench.cli.show import show
@@ -25,15 +26,18 @@ from collbench.cli.trust import Difference, difference
 from collbench.config import models, names
 from collbench.launch import mpirun
 from collbench.launch.launcher import RendezvousFolder, preload
+from collbench.launch.ranks import Starter
 from collbench.launch.side_process import StopWatch, check_python
-from collbench.launch.turns import LOOK_EVERY_S
+from collbench.launch.supervisor import run_launch
+from collbench.launch.turns import LOOK_EVERY_S, drive
 from collbench.machine import environment, gpus, host, processes
-from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.model.records import Plan
+from collbench.model.errors import ConfigError, RankError, UnmeasurableError
+from collbench.model.records import Job, Json, Launch, Plan
 from collbench.model.units import counted
-from collbench.packages.bits import launch as launching
-from collbench.packages.bits import planning, report
+from collbench.packages.bits import report
+from collbench.packages.bits.analyze import compared
 from collbench.packages.bits.conclusions import BitsRow
+from collbench.packages.bits.planning import BitsJob, place, uncomparable
 from collbench.planning import plan as plans
 from collbench.planning.footprint import arena_bytes
 from collbench.report import markdown
@@ -44,8 +48,9 @@ if TYPE_CHECKING:
 
 # Limit of the raw results of all launches on disk; a configuration with more data is for timing, not for this verb.
 MOST_BYTES = 8 * 2**30
-DOCUMENT, DATA = "bits.md", "bits.json"
-EVERYTHING = "all"
+DOCUMENT, DATA, EVERYTHING = "bits.md", "bits.json", "all"
+# What ranks run; file with the facts that the ranks of side B report.
+RANK, FACTS = "collbench.packages.bits.rank:main", "facts.json"
 
 
 def bits(
@@ -70,64 +75,32 @@ def bits(
     def task(coordinator: "Coordinator | None") -> int:
         if coordinator is not None:
             raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
-        path = names.path_of(config)
-        rows, name = _compared(path, sets, difference("--b", of_b))
-        _written(rows, name)
+        path, side_b = names.path_of(config), difference("--b", of_b)
+        if side_b.sets:
+            raise ConfigError(
+                f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE"
+            )
+        plan = _comparable(path, sets)
+        rows = _compared(plan, side_b)
+        _written(rows, plan.name)
         return _code(rows, require)
 
     return run_task(task, lambda: b"")
 
 
-def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[BitsRow], str]:
-    """Run the ranks, and compare their results. Return the rows, and the name of the configuration."""
-    from collbench.packages.bits import analyze as analysis  # here: loads numpy
-
-    if side_b.sets:
-        raise ConfigError(f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE")
+def _comparable(path: Path, sets: list[str]) -> Plan:
+    """Return a plan with only the cases whose bits can be compared, without empty launches; print omitted cases."""
     settings, _ = models.load(path, sets)
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    plan = _comparable(plans.expand(settings, host.machine(), seed), path)
-    if side_b.python is not None:
-        check_python("--b python", side_b.python)
-    with RendezvousFolder() as private, contextlib.ExitStack() as stack:
-        status = stack.enter_context(Console(stderr=True).status("starting ranks"))
-        made = [private.place()]
-        with mpirun.ByBackend(preload([plan])) as launcher:
-            launching.collect(
-                plan,
-                launcher,
-                made[0],
-                begun=lambda launch: status.update(
-                    f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}"
-                ),
-            )
-        if side_b.python or side_b.variables:
-            status.update("side B")
-            made.append(private.place())
-            environ = environment.of_side(side_b.variables, private.place())
-            _other_side(plan, made[1], side_b.python or sys.executable, environ)
-        rows = analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in made])
-    return rows, plan.name
-
-
-def _comparable(plan: Plan, path: Path) -> Plan:
-    """Return the plan with only the cases whose bits can be compared, without empty launches; print omitted cases."""
-    left_out: dict[str, set[str]] = {}
-    order = []
-    for launch in plan.order:
-        cases = []
-        for case in launch.cases:
-            reason = planning.uncomparable(case)
-            if reason is None:
-                cases.append(case)
-            else:
-                left_out.setdefault(reason, set()).add(case.op)
-        if cases:
-            order.append(replace(launch, cases=tuple(cases)))
-    for reason, operations in left_out.items():
-        say(f"note: {', '.join(sorted(operations))} left out: {reason}", err=True)
+    plan = plans.expand(settings, host.machine(), seed)
+    reasons = {case: uncomparable(case) for case in plan.cases}
+    for reason in dict.fromkeys(filter(None, reasons.values())):
+        operations = sorted({case.op for case in reasons if reasons[case] == reason})
+        say(f"note: {', '.join(operations)} left out: {reason}", err=True)
+    launches = [replace(launch, cases=tuple(c for c in launch.cases if reasons[c] is None)) for launch in plan.order]
+    order = tuple(launch for launch in launches if launch.cases)
     if not order:
         raise UnmeasurableError(str(path), plans.unmeasurable_reason(plan) or "no case has bits that could be compared")
     nbytes = sum(arena_bytes(launch.cases, 0) * launch.world_size for launch in order)
@@ -136,15 +109,61 @@ def _comparable(plan: Plan, path: Path) -> Plan:
             f"{path}: sizes: results of all launches would take {nbytes / 2**30:.1f} GiB of disk, and at most "
             f"{MOST_BYTES // 2**30} are allowed: use fewer or smaller sizes"
         )
-    return replace(plan, order=tuple(order))
+    return replace(plan, order=order)
+
+
+def _compared(plan: Plan, side_b: Difference) -> list[BitsRow]:
+    """Run the ranks of one side or of both, and compare their results."""
+    if side_b.python is not None:
+        check_python("--b python", side_b.python)
+    with RendezvousFolder() as private, Console(stderr=True).status("starting ranks") as status:
+        sides = [private.place()]
+        facts = [called(plan, sides[0], lambda text: status.update(text))]
+        if side_b.python or side_b.variables:
+            status.update("side B")
+            sides.append(private.place())
+            environ = environment.of_side(side_b.variables, private.place())
+            _other_side(plan, sides[1], side_b.python or sys.executable, environ)
+            facts.append(json.loads((sides[1] / FACTS).read_bytes()))
+        return compared(plan, list(zip(sides, facts, strict=True)))
+
+
+def called(plan: Plan, folder: Path, begun: Callable[[str], None] = lambda _: None) -> list[list[list[Json]]]:
+    """Have ranks make the calls of a plan, and write the raw results into `folder`.
+
+    Return the facts of each rank, by launch and case. Raises UnmeasurableError, with the reason, if a launch fails.
+    begun: called with a description of each launch before it starts.
+    """
+    facts = []
+    with mpirun.ByBackend(preload([plan])) as launcher:
+        for position, launch in enumerate(plan.order):
+            begun(f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}")
+            facts.append(_facts(plan, launch, launcher, place(folder, position)))
+    return facts
+
+
+def _facts(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> list[list[Json]]:
+    folder.mkdir()
+    settings = plan.settings.needed_by(launch.cases)
+    start = partial(launcher.start, launch.world_size, RANK, BitsJob(Job(launch, settings), str(folder)))
+    facts: list[list[Json]] = []
+    try:
+        (outcome,) = drive(
+            run_launch(start, settings.timeout_s, sampled=lambda line, _: facts.append(json.loads(line)))
+        )
+        problem = outcome.failure.text if outcome.failure is not None else None
+    except RankError as error:
+        problem = str(error)
+    if problem is not None:
+        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {problem}")
+    return facts
 
 
 def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) -> None:
     """Run another process, with its own interpreter and environment, that writes its results to a folder."""
     command = [python, "-m", "collbench.packages.bits.cli", str(folder), str(os.getpid())]
-    with subprocess.Popen(
-        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as side:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as side:
         watch = StopWatch("side B", side.pid)
         given: bytes | None = encoding.encoded(plan)
         try:
@@ -180,9 +199,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     for name in require:
         if name != EVERYTHING and name not in variations:
             raise ConfigError(f"--require {name}: not a variation of this run; allowed: {', '.join(variations)}, all")
-    demanded = [
-        row for row in rows if not OPERATIONS[row.case.op].reduces or EVERYTHING in require or row.variation in require
-    ]
+    demanded = [row for row in rows if row.moves or EVERYTHING in require or row.variation in require]
     broken = [row for row in demanded if row.wrong or not row.identical]
     for row in broken:
         where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
@@ -190,15 +207,11 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     return 1 if broken else 0
 
 
-def serve(plan: Plan, folder: Path) -> None:
-    """Run the plan as side B, and leave the results in the folder."""
-    with mpirun.ByBackend(preload([plan])) as launcher:
-        launching.collect(plan, launcher, folder)
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # side B
     processes.end_with_parent(int(sys.argv[2]))
+    results = Path(sys.argv[1])
     try:
-        serve(encoding.decoded(sys.stdin.buffer.read(), Plan), Path(sys.argv[1]))
+        facts_of_b = called(encoding.decoded(sys.stdin.buffer.read(), Plan), results)
     except UnmeasurableError as error:
         sys.exit(error_text(error))
+    folders.write(results / FACTS, json.dumps(facts_of_b))

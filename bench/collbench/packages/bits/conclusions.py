@@ -1,7 +1,5 @@
 """Define the conclusions of `bits`: differences between results of two calls, bit by bit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -7,6 +7,7 @@ each share of a larger message, so that results differ only in how the library c
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from collbench.model.records import OPTIONS, Case, Job, Launch
 
 Values = NDArray[np.float64]
 
-# Number of elements in a block; ranks keep one hash per block.
-BLOCK = 4096
 # Calls of each case in a launch: the second call must give the same bits.
 CALLS = 2
 # Options of a case that must not change the bits of its result. Root, reduce op and dtype change the result itself.
@@ -27,6 +26,8 @@ VARIED = {
     "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "memory", "oversubscribed",
     "alignment",
 }  # fmt: skip
+# Dtypes whose sums have a reference.
+FLOATS = {"float64", "float32", "float16", "bfloat16"}
 # Operations that send another share to each rank: a smaller message's share is the beginning of a larger message's.
 _SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "all_to_all_list"}
 
@@ -48,6 +49,11 @@ class BitsJob:
 def place(folder: Path, position: int) -> Path:
     """Return the folder with the raw results of a launch, inside `folder`. position: of the launch in the plan."""
     return folder / f"launch-{position}"
+
+
+def result_file(folder: Path, number: int, rank: int, call: int) -> Path:
+    """Return the file with the raw result of a call, in the folder of a launch. number: of the case in the launch."""
+    return folder / f"{number}-{rank}{f'-{call}' if call else ''}"
 
 
 def uncomparable(case: Case) -> str | None:
@@ -75,26 +81,28 @@ def shares(case: Case) -> int:
     return ranks_together(case) if case.op in _SHARES else 1
 
 
-def values(seed: int, rank: int, share: int, count: int) -> Values:
-    """Draw the first values of a share of a rank's data: normal, with all bits of a float32, so that sums are rounded.
+def values(dtype: str, seed: int, rank: int, share: int, count: int) -> Values:
+    """Draw the first values of a share of a rank's data: normal, rounded to a float of the dtype.
 
-    The first values do not depend on `count`.
+    Values for other dtypes have all bits of a float32, so that sums are rounded. The first values do not depend on
+    `count`.
     """
     drawn = np.random.default_rng([seed, rank, share]).standard_normal(count)
-    return drawn.astype(np.float32).astype(np.float64)
-
-
-def exact_values(seed: int, rank: int, share: int, count: int) -> Values:
-    """Draw values as `values` does, with all bits of a float64."""
-    return np.random.default_rng([seed, rank, share]).standard_normal(count)
+    if dtype == "float64":
+        return drawn
+    data: NDArray[Any] = drawn.astype(np.float32)
+    if dtype == "float16":
+        data = data.astype(np.float16)
+    elif dtype == "bfloat16":  # to the nearest, ties to even
+        bits = data.view(np.uint32)
+        data = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return data.astype(np.float64)
 
 
 def sent(case: Case, seed: int, rank: int, count: int) -> Values:
-    """Return the data that a rank sends, before they are rounded to the dtype: `count` elements, share after share."""
-    draw = exact_values if case.dtype == "float64" else values
+    """Return the data that a rank sends: `count` elements, share after share."""
     numbers = shares(case)
-    drawn = [draw(seed, rank, share, count // numbers) for share in range(numbers)]
-    data = np.concatenate(drawn)
+    data = np.concatenate([values(case.dtype, seed, rank, share, count // numbers) for share in range(numbers)])
     return data if DTYPES[case.dtype].kind == "float" else np.trunc(data * 8) % 32
 
 
@@ -104,27 +112,11 @@ def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdo
     None if the result is not a sum of floats, or if this machine has no higher precision than the case.
     count: number of elements that the rank receives.
     """
-    if case.reduce_op not in {"sum", "avg"} or case.dtype not in _ROUNDED or not OPERATIONS[case.op].reduces:
+    if case.reduce_op not in {"sum", "avg"} or case.dtype not in FLOATS or not OPERATIONS[case.op].reduces:
         return None
     if case.dtype == "float64" and np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
     share = rank if case.op in _SHARES else 0
-    draw = exact_values if case.dtype == "float64" else values
-    parts = (_ROUNDED[case.dtype](draw(seed, other, share, count)) for other in range(case.world_size))
-    total: NDArray[np.longdouble] = np.sum(list(parts), axis=0, dtype=np.longdouble)
+    parts = [values(case.dtype, seed, other, share, count) for other in range(case.world_size)]
+    total: NDArray[np.longdouble] = np.sum(parts, axis=0, dtype=np.longdouble)
     return total / case.world_size if case.reduce_op == "avg" else total
-
-
-def _to_bfloat16(data: Values) -> Values:
-    """Round to the nearest bfloat16, ties to even."""
-    bits = data.astype(np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    return rounded.view(np.float32).astype(np.float64)
-
-
-_ROUNDED = {
-    "float64": lambda data: data,
-    "float32": lambda data: data,
-    "float16": lambda data: data.astype(np.float16).astype(np.float64),
-    "bfloat16": _to_bfloat16,
-}

@@ -66,14 +66,20 @@ FANOUT = 4
 FORMATS = (1, 2)
 
 
-class _Numbers:
-    """The numbers of a rule file of Open MPI, which are taken one after the other."""
+class _RuleFile:
+    """A rule file of Open MPI, whose numbers are taken one after the other; raises ValueError, with the line.
 
-    def __init__(self, text: str) -> None:
+    numbers: see `OpenMpi`. requests: whether a rule may end with the most requests.
+    """
+
+    def __init__(self, text: str, numbers: Mapping[str, Mapping[str, int]], requests: bool) -> None:
         lines = enumerate((line.partition("#")[0] for line in text.splitlines()), 1)
         self._left = deque((number, word) for number, line in lines for word in line.split())
+        self._numbers, self._requests = numbers, requests
         # The line of the number that was taken last.
-        self.line = 1
+        self._line = 1
+        # Problems of rules.
+        self.problems: list[str] = []
 
     @property
     def next_line(self) -> int | None:
@@ -81,18 +87,56 @@ class _Numbers:
         return self._left[0][0] if self._left else None
 
     def take(self, name: str) -> int:
-        """Take the next number; raises ValueError, with the line, if it is not a number or the file has ended."""
+        """Take the next number."""
         if not self._left:
-            raise ValueError(f"line {self.line}: the file ends before {name}")
-        self.line, word = self._left.popleft()
+            raise ValueError(f"line {self._line}: the file ends before {name}")
+        self._line, word = self._left.popleft()
         if not word.isdecimal():
-            raise ValueError(f"line {self.line}: {word!a:.20} was found where {name} should be")
+            raise ValueError(f"line {self._line}: {word!a:.20} was found where {name} should be")
         return int(word)
 
-    def increasing(self, name: str, last: int | None, value: int) -> list[str]:
-        """Return a problem if the number that was just taken is not larger than the previous number of its kind."""
-        wrong = last is not None and value <= last
-        return [f"line {self.line}: {name} {value} after {last}: they must increase"] if wrong else []
+    def _problem(self, text: str) -> None:
+        self.problems.append(f"line {self._line}: {text}")
+
+    def collective(self) -> list[SizeRule]:
+        """Take the rules of a collective; return no rules for a collective that CollBench does not measure."""
+        number = self.take("a collective")
+        op, name = next(((op, name) for op, (name, value) in COLLECTIVES.items() if value == number), ("", f"{number}"))
+        if not op:
+            self._problem(f"collective {name}: CollBench measures no such collective")
+        rules: list[SizeRule] = []
+        last = -1
+        for _ in range(self.take(f"numbers of ranks of {name}")):
+            ranks = self.take("a number of ranks")
+            if ranks <= last:
+                self._problem(f"a number of ranks {ranks} after {last}: they must increase")
+            last = ranks
+            new_rules = self._sizes(op, name, ranks)
+            rules = [rule for rule in rules if rule.ranks != ranks] + new_rules
+        return rules if op else []
+
+    def _sizes(self, op: str, name: str, ranks: int) -> list[SizeRule]:
+        """Take the rules for one number of ranks; the last rule has no largest size."""
+        names = {number: algorithm for algorithm, number in self._numbers.get(name, {}).items()}
+        rules: list[SizeRule] = []
+        for _ in range(self.take("the number of sizes")):
+            size, algorithm, _, segment = map(self.take, ("a size", "an algorithm", "a fan-out", "a segment"))
+            line = self._line
+            if rules:
+                if size <= rules[-1].low:
+                    self._problem(f"size {size} after {rules[-1].low}: they must increase")
+                rules[-1] = replace(rules[-1], high=size - 1)
+            elif size:
+                raise ValueError(f"line {line}: the first size of {name} must be 0, not {size}")
+            if op and algorithm and algorithm not in names:
+                self._problem(f"{name} has no algorithm {algorithm} (0 to {max(names, default=0)})")
+            elif names.get(algorithm) in FOR_TWO and ranks != 2:
+                self._problem(f"{names[algorithm]} is for 2 ranks, and this rule is for {ranks}")
+            choice = Pick(names[algorithm], segment=segment) if algorithm in names else DEFAULT
+            rules.append(SizeRule(op, ranks, size, None, choice, line))
+            if self._requests and self.next_line == line:
+                self.take("the most requests")
+        return rules
 
 
 @dataclass(frozen=True)
@@ -162,61 +206,16 @@ class OpenMpi:
         form = int(version[1]) if version is not None else 1
         if form not in FORMATS:
             return FileRead((), (f"line 1: format {form}: CollBench reads formats {' and '.join(map(str, FORMATS))}",))
-        numbers = _Numbers(text if version is None else " " * version.end() + text[version.end() :])
+        file = _RuleFile(text.removeprefix(version[0]) if version is not None else text, self.numbers, form > 1)
         rules: list[SizeRule] = []
-        problems: list[str] = []
         try:
-            for _ in range(numbers.take("the number of collectives")):
-                new_rules = self._rules_of_collective(numbers, form > 1, problems)
+            for _ in range(file.take("the number of collectives")):
+                new_rules = file.collective()
                 rules = [rule for rule in rules if rule.op not in {new.op for new in new_rules}] + new_rules
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
-        if (line := numbers.next_line) is not None:
-            problems.append(f"line {line}: numbers after the last rule are not read")
-        return FileRead(tuple(rules), tuple(problems))
-
-    def _rules_of_collective(self, numbers: "_Numbers", requests: bool, problems: list[str]) -> list[SizeRule]:
-        """Take the rules of a collective; return no rules for a collective that CollBench does not measure.
-
-        requests: whether a rule may end with the most requests. problems: list to which problems of rules are added.
-        """
-        number = numbers.take("a collective")
-        op, name = next(((op, name) for op, (name, value) in COLLECTIVES.items() if value == number), ("", f"{number}"))
-        if not op:
-            problems.append(f"line {numbers.line}: collective {name}: CollBench measures no such collective")
-        rules: list[SizeRule] = []
-        last_ranks: int | None = None
-        for _ in range(numbers.take(f"numbers of ranks of {name}")):
-            ranks = numbers.take("a number of ranks")
-            problems += numbers.increasing("a number of ranks", last_ranks, ranks)
-            last_ranks = ranks
-            new_rules = self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
-            rules = [rule for rule in rules if rule.ranks != ranks] + new_rules
-        return rules if op else []
-
-    def _rules_of_ranks(
-        self, numbers: "_Numbers", op: str, name: str, ranks: int, requests: bool, problems: list[str]
-    ) -> list[SizeRule]:
-        """Take the rules for one number of ranks; the last rule has no largest size."""
-        names = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
-        rules: list[SizeRule] = []
-        for _ in range(numbers.take("the number of sizes")):
-            size, algorithm, _, segment = map(numbers.take, ("a size", "an algorithm", "a fan-out", "a segment"))
-            line = numbers.line
-            if requests and numbers.next_line == line:
-                numbers.take("the most requests")
-            if rules:
-                problems += numbers.increasing("size", rules[-1].low, size)
-                rules[-1] = replace(rules[-1], high=size - 1)
-            elif size:
-                raise ValueError(f"line {line}: the first size of {name} must be 0, not {size}")
-            if op and algorithm and algorithm not in names:
-                problems.append(f"line {line}: {name} has no algorithm {algorithm} (0 to {max(names, default=0)})")
-            elif names.get(algorithm) in FOR_TWO and ranks != 2:
-                problems.append(f"line {line}: {names[algorithm]} is for 2 ranks, and this rule is for {ranks}")
-            choice = Pick(names[algorithm], segment=segment) if algorithm in names else DEFAULT
-            rules.append(SizeRule(op, ranks, size, None, choice, line))
-        return rules
+        more = [f"line {file.next_line}: numbers after the last rule are not read"] if file.next_line else []
+        return FileRead(tuple(rules), (*file.problems, *more))
 
     def choice_for(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Return the choice for a cell. Rules for a number of ranks apply up to the next number, even if none fits."""

@@ -4,11 +4,12 @@ In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from collbench.model.conclusions import Interval
 from collbench.model.notices import NoticeKind
+from collbench.model.projection import grouped
 from collbench.model.records import Json, Run
 from collbench.model.units import counted, first_few, format_bytes, format_rounded_bytes, format_seconds
 from collbench.packages.tune.catalog import Library
@@ -27,20 +28,12 @@ METHOD = (
     "linearly; outside of the measured sizes the default stays."
 )
 
-
+# Reasons whose words are not those of their names.
 WHYS: Mapping[Why, str] = {
     Why.NOT_FASTER: "nothing was faster in the race",
     Why.NO_GAIN: "no gain shown",
-    Why.TOO_FEW: "too few launches in the budget",
-    Why.FASTER_IN_FRESH: "faster in fresh launches",
     Why.THEN_SLOWER: "faster in fresh launches, slower in those after them",
     Why.THEN_FAILED: "faster in fresh launches, failed in those after them",
-    Why.NO_RULE: "no rule",
-    Why.NOT_MEASURED: "not measured",
-    Why.FASTER: "faster",
-    Why.SLOWER: "slower",
-    Why.SAME: "same",
-    Why.INCONCLUSIVE: "inconclusive",
 }
 SENTENCES: Mapping[NoticeKind, Sentence] = {
     TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and mean nothing for hardware"),
@@ -66,9 +59,15 @@ def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
 
 
 def _first(tuned: Tuned, state: TuneState) -> Blocks:
-    lines = [] if state.checks else [_rules_line(tuned, op, ranks) for op, ranks in _groups(tuned)]
-    remarks = [*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)]
-    return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(remarks)]
+    remarks = items([*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)])
+    if state.checks:
+        return [_checked(tuned), *remarks]
+    places = grouped(tuned.crossovers, lambda place: (place.op, place.ranks))
+    lines = [
+        _rules_line(*key, results, places.get(key, []))
+        for key, results in grouped(tuned.results, lambda result: (result.cell.op, result.cell.ranks)).items()
+    ]
+    return [_headline(tuned), *items(lines), *remarks]
 
 
 def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
@@ -88,22 +87,21 @@ def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[st
 
 def _headline(tuned: Tuned) -> str:
     """Format as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
-    changed, cells = len(tuned.changed), len(tuned.results)
-    rest = f"{cells - changed} keep{'s' if cells - changed == 1 else ''} the default"
+    changed, cells = len(tuned.changed), counted(len(tuned.results), "cell")
     if not changed:
-        return f"no rule: of {counted(cells, 'cell')}, none was shown to be faster than the default"
-    if tuned.whole is None:
-        return f"{changed} of {counted(cells, 'cell')} changed; {rest}"
-    return (
-        f"{changed} of {counted(cells, 'cell')} changed: together {_ratio(tuned.whole)} of the time, in "
-        f"{counted(tuned.checked, 'launch')} that were not used for choosing; {rest}"
-    )
+        return f"no rule: of {cells}, none was shown to be faster than the default"
+    kept = len(tuned.results) - changed
+    together = ""
+    if tuned.whole is not None:
+        launches = f"{counted(tuned.checked, 'launch')} that were not used for choosing"
+        together = f": together {_ratio(tuned.whole)} of the time, in {launches}"
+    return f"{changed} of {cells} changed{together}; {kept} keep{'s' if kept == 1 else ''} the default"
 
 
 def _checked(tuned: Tuned) -> str:
     """Format as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
     counts = Counter(result.why for result in tuned.changed)
-    outcomes = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
+    outcomes = ", ".join(f"{count} {_reason(why)}" for why, count in counts.items()) or "nothing to compare"
     together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
     return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {outcomes}{together}"
 
@@ -112,21 +110,21 @@ def _ratio(interval: Interval) -> str:
     return f"{interval.value:.2f} [{between(f'{interval.low:.2f}', f'{interval.high:.2f}')}]"
 
 
-def _groups(tuned: Tuned) -> list[tuple[str, int]]:
-    return list(dict.fromkeys((result.cell.op, result.cell.ranks) for result in tuned.results))
+def _reason(why: Why) -> str:
+    return WHYS.get(why, why.replace("-", " "))
 
 
-def _rules_line(tuned: Tuned, op: str, ranks: int) -> str:
+def _rules_line(op: str, ranks: int, results: Sequence[CellResult], places: Sequence[Crossover]) -> str:
     """Format as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
-    here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
-    places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]
-    if not places:
-        low, high = (format_bytes(result.cell.size) for result in (here[0], here[-1]))
-        return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {low if low == high else between(low, high)}"
+    low, high = (format_bytes(result.cell.size) for result in (results[0], results[-1]))
     parts = [f"{place.below} up to {_at(place)}" for place in places]
-    last = places[-1].above
-    end = f"{last} above" if last == DEFAULT else f"{last} up to {format_bytes(here[-1].cell.size)}, default above"
-    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {end}"
+    if not places:
+        parts = [f"{results[0].choice}, {low if low == high else between(low, high)}"]
+    elif places[-1].above == DEFAULT:
+        parts.append(f"{DEFAULT} above")
+    else:
+        parts.append(f"{places[-1].above} up to {high}, {DEFAULT} above")
+    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}"
 
 
 def _at(place: Crossover) -> str:
@@ -143,7 +141,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
         left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
         Column("÷ default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
         Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
-        left("why", lambda r: WHYS[r.why]),
+        left("why", lambda r: _reason(r.why)),
     ]
     return table(results, columns)
 
@@ -152,26 +150,23 @@ def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
     """Return the lines at the head of a rule file, in ASCII: program, run, hosts, versions, and each rule's gain."""
     launches = (launch for session in run.environment for launch in session.get("launches", []))
     ranks = [rank for launch in launches for rank in launch.get("ranks", [])]
-    hosts = first_few(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})) or "unknown hosts"
-    torch, mpi, nccl = (
-        " and ".join(sorted({str(version) for rank in ranks if (version := rank.get(name))}))
-        for name in ("torch", "mpi", "nccl")
+    torch, mpi, nccl, hosts = (
+        sorted({str(value) for rank in ranks if (value := rank.get(name))})
+        for name in ("torch", "mpi", "nccl", "hostname")
     )
+    version = " and ".join(mpi) or f"{library.name} {' and '.join(nccl)}".strip()
     lines = [
-        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {hosts}",
-        f"{mpi or f'{library.name} {nccl}'.strip()}, torch {torch or 'unknown'}",
+        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on "
+        + (first_few(hosts) or "unknown hosts"),
+        f"{version}, torch {' and '.join(torch) or 'unknown'}",
         _headline(tuned),
         "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",
-        *_proofs(tuned),
     ]
-    return [line.replace("–", "-").encode("ascii", "replace").decode() for line in lines]
-
-
-def _proofs(tuned: Tuned) -> Iterator[str]:
     for result in tuned.changed:
         if result.ratio is not None:
             cell = f"{result.cell.op}, {result.cell.ranks} ranks, {format_bytes(result.cell.size)}"
-            yield f"  {cell}: {result.choice}: {_ratio(result.ratio)}, {result.pairs}"
+            lines.append(f"  {cell}: {result.choice}: {_ratio(result.ratio)}, {result.pairs}")
+    return [line.replace("–", "-").encode("ascii", "replace").decode() for line in lines]
 
 
 def as_json(tuned: Tuned) -> Json:

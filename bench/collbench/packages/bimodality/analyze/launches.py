@@ -47,9 +47,8 @@ ERROR_RATE, PERMUTATIONS = 0.05, 1999
 def launch_modes(run: Run) -> list[LaunchModes]:
     """Return each case whose launches are of two kinds, in the order of the run."""
     good = (s for s in run.samples if s.failure is None and s.timed is not None and one_series(s.case))
-    launches_by_case = grouped(good, lambda samples: samples.case)
     modes = []
-    for case, launches in launches_by_case.items():
+    for case, launches in grouped(good, lambda samples: samples.case).items():
         times = [np.asarray(samples.timed.slowest_s) for samples in launches if samples.timed is not None]
         slow = two_kinds(times)
         if slow is None:
@@ -165,15 +164,11 @@ def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> It
 
 
 def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Flags, is_number: bool) -> Companion:
-    slow_values, other_values = (
-        [value for value, is_slow in zip(values, slow, strict=True) if is_slow == which] for which in (True, False)
-    )
+    groups = [[value for value, is_slow in zip(values, slow, strict=True) if is_slow == kind] for kind in (True, False)]
     if is_number:
-        more = np.array(slow_values, dtype=float).mean() > np.array(other_values, dtype=float).mean()
-        return Companion(tuple(names), more=bool(more))
-    slow_texts, other_texts = (
-        tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in (slow_values, other_values)
-    )
+        slow_mean, other_mean = (np.array(group, dtype=float).mean() for group in groups)
+        return Companion(tuple(names), more=bool(slow_mean > other_mean))
+    slow_texts, other_texts = (tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in groups)
     return Companion(tuple(names), slow=slow_texts, others=other_texts)
 
 

@@ -16,6 +16,7 @@ INCONCLUSIVE, too.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -77,25 +78,20 @@ Group = tuple[int, ...]
 # Groups that are measured at the same time; no node is in two groups.
 Round = list[Group]
 Times = Mapping[Group, float]
+# Function of nodes and a `turn` that makes the rounds of these nodes.
+RoundsOf = Callable[..., list[Round]]
 
 
 class Fleet(Protocol):
     """Nodes 0, 1, … that can be measured in groups."""
 
-    @property
-    def nodes(self) -> int: ...
-
+    nodes: int
     # Nodes with several ranks.
-    @property
-    def several(self) -> Sequence[int]: ...
-
+    several: Sequence[int]
     # Node that failed → notice on the reason; it is not measured any more.
-    @property
-    def dropped(self) -> Mapping[int, Notice]: ...
-
+    dropped: dict[int, Notice]
     # Notices on failures that could not be attributed to a node.
-    @property
-    def broken(self) -> Sequence[Notice]: ...
+    broken: list[Notice]
 
     def measured(
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
@@ -126,30 +122,14 @@ def alone(nodes: Sequence[int], turn: int = 0) -> list[Round]:
     return [[(node,) for node in nodes]] * LAUNCHES_INSIDE if nodes else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """One way to examine nodes."""
-
-    name: str
-    # Function that makes the rounds of these nodes in this turn.
-    rounds: Callable[[Sequence[int], int], list[Round]]
-    # Notice on a slow node.
-    slow: GateNotice
-
-
-INSIDE = _Stage("inside", alone, GateNotice.SLOW_INSIDE)
-PAIRS = _Stage("look", matchings, GateNotice.SLOW_BETWEEN)
-
-
 def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Round]]]:
     """Return the rounds of each stage for a sound fleet, and the most further rounds for undecided nodes.
 
     inside: number of nodes with several ranks.
     """
-    turns = [
-        [stage for stage in (alone(range(inside)), matchings(range(nodes), turn)) if stage] for turn in range(TURNS)
-    ]
-    return turns[0], [stage for turn in turns[1:] for stage in turn]
+    turns = [[alone(range(inside), turn), matchings(range(nodes), turn)] for turn in range(TURNS)]
+    usual, *further = [[stage for stage in stages if stage] for stages in turns]
+    return usual, [stage for stages in further for stage in stages]
 
 
 # ── the measured case, and its duration ──────────────────────────────────────────────────────────
@@ -181,8 +161,8 @@ def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tup
         ]
         return plan.estimate_s(plan.plan_cases(settings, machine, 0, "gate", cases))
 
-    usual, further = (sum(map(stage_s, stages)) for stages in schedule(len(ranks), len(several)))
-    return usual, usual + further
+    usual_s, further_s = (sum(map(stage_s, stages)) for stages in schedule(len(ranks), len(several)))
+    return usual_s, usual_s + further_s
 
 
 def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> Case:
@@ -207,9 +187,9 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     a table; without it, nodes are compared with each other only.
     """
     limit, nodes = -math.log(allowed), range(fleet.nodes)
-    inside = _examined(INSIDE, fleet, fleet.several, limit).checks
+    inside = _examined("inside", alone, GateNotice.SLOW_INSIDE, fleet, fleet.several, limit).checks
     sound = [node for node in nodes if node not in inside or inside[node].verdict != FAIL]
-    pairs = _examined(PAIRS, fleet, sound, limit)
+    pairs = _examined("look", matchings, GateNotice.SLOW_BETWEEN, fleet, sound, limit)
     between = pairs.checks if least_s is None else _against_table(pairs, least_s)
     checks = []
     for node in nodes:
@@ -223,13 +203,10 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
         remarks.append(notice(GateNotice.NONE_INSIDE))
     elif single:
         remarks.append(notice(GateNotice.SOME_NOT_INSIDE, single=single, nodes=fleet.nodes))
-    verdicts = {check.verdict for check in checks}
-    if fleet.broken:
-        verdicts.add(INCONCLUSIVE)
-    verdict = next(worst for worst in (FAIL, INCONCLUSIVE, PASS) if worst in verdicts)
-    path = slow_path(pairs.taken, limit) if verdict != FAIL else None
-    if path is not None:
-        verdict = INCONCLUSIVE
+    failed = any(check.verdict == FAIL for check in checks)
+    path = None if failed else slow_path(pairs.taken, limit)
+    passed = not fleet.broken and path is None and all(check.verdict == PASS for check in checks)
+    verdict = FAIL if failed else PASS if passed else INCONCLUSIVE
     return GateVerdict(verdict, tuple(checks), tuple(remarks), tuple(fleet.broken), path)
 
 
@@ -358,34 +335,35 @@ class _Examined:
     comparable: bool = True
 
 
-def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -> _Examined:
-    """Return a verdict on each of these nodes. limit: logarithm of the largest allowed time over the usual time."""
+def _examined(
+    stage: str, rounds_of: RoundsOf, slow: GateNotice, fleet: Fleet, nodes: Sequence[int], limit: float
+) -> _Examined:
+    """Return a verdict on each of these nodes.
+
+    slow: notice on a slow node. limit: logarithm of the largest allowed time over the usual time.
+    """
     checks = {node: NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.ROUNDS_FAILED)) for node in nodes}
     taken, why = list[Times](), None
     for turn in range(TURNS):
-        name = stage.name if turn == 0 else f"{stage.name}-{turn + 1}"
+        name = stage if turn == 0 else f"{stage}-{turn + 1}"
         able = [node for node in nodes if node not in fleet.dropped]
-
-        def rounds_of(live: Sequence[int], turn: int = turn) -> list[Round]:
-            return stage.rounds(live, turn)
-
-        taken += fleet.measured(name, able, rounds_of)
+        taken += fleet.measured(name, able, partial(rounds_of, turn=turn))
         counts = {node: sum(node in group for times in taken for group in times) for node in nodes}
         tested = [node for node in nodes if counts[node] >= FEWEST_ROUNDS and node not in fleet.dropped]
         if not tested:
             return _Examined(checks, taken)
         fit = _fit(taken)
-        fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
+        fastest, slowest = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
             why = notice(GateNotice.TOO_FEW_NODES, fewest=FEWEST_NODES)
-        elif -fast > limit + slow or fit.two_kinds(limit):
+        elif -fastest > limit + slowest or fit.two_kinds(limit):
             why = notice(GateNotice.NOTHING_USUAL)
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
             unusual = {node: NodeCheck(node, INCONCLUSIVE, None, why) for node in tested}
             return _Examined(checks | unusual, taken, comparable=False)
         for node in tested:
             if not why and checks[node].verdict == INCONCLUSIVE:
-                checks[node] = _judged(node, fit, tested, limit, stage.slow, counts[node])
+                checks[node] = _judged(node, fit, tested, limit, slow, counts[node])
         if not why and all(checks[node].verdict != INCONCLUSIVE for node in tested):
             break
     return _Examined(checks, taken)
@@ -398,19 +376,21 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: Gate
     error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
     if fit.freedom < 1:
         return NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.TOO_FEW_ROUNDS))
-
-    def rate(error_rate: float) -> Interval:
-        half = float(stdtrit(fit.freedom, 1 - error_rate / TURNS)) * error
-        return Interval(
-            math.exp(-slowness), math.exp(-slowness - half), math.exp(-slowness + half), IntervalKind.OVER_ROUNDS
-        )
-
-    fail_rate, pass_rate = rate(ERROR_RATE / STAGES / len(nodes)), rate(PASS_RATE)
+    fail_rate, pass_rate = (
+        _rate(slowness, float(stdtrit(fit.freedom, 1 - error_rate / TURNS)) * error)
+        for error_rate in (ERROR_RATE / STAGES / len(nodes), PASS_RATE)
+    )
     if fail_rate.high < math.exp(-limit):
         return NodeCheck(node, FAIL, fail_rate, notice(slow, rounds=count))
     if pass_rate.low > math.exp(-limit):
         return NodeCheck(node, PASS, pass_rate)
     return NodeCheck(node, INCONCLUSIVE, fail_rate, notice(GateNotice.UNDECIDED_NODE, rounds=count))
+
+
+def _rate(slowness: float, half: float) -> Interval:
+    """Return a rate with its interval, from a logarithm of a time and half the width of its interval."""
+    value, low, high = (math.exp(-slowness + shift) for shift in (0.0, -half, half))
+    return Interval(value, low, high, IntervalKind.OVER_ROUNDS)
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
@@ -426,17 +406,17 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
         return held
     half = float(stdtrit(fit.freedom, 1 - ERROR_RATE / STAGES / len(checks))) * fit.sd
     every: dict[int, list[tuple[int, float]]] = {node: [] for node in checks}  # (partner, logarithm)
-    for group, s in ((group, s) for times in sound for group, s in times.items()):
-        for node, partner in (group, group[::-1]):
-            every[node].append((partner, math.log(s / least_s)))
+    for times in sound:
+        for group, s in times.items():
+            for node, partner in (group, group[::-1]):
+                every[node].append((partner, math.log(s / least_s)))
     best = {node: np.quantile([log for _, log in times], BEST) for node, times in every.items() if times}
     reaching = {node for node, log in best.items() if log < 0}
     for node, check in checks.items():
         logs = [log for partner, log in every[node] if partner in reaching or not reaching]
         if check.verdict == FAIL or not logs:
             continue
-        score, width = float(np.mean(logs)), half / math.sqrt(len(logs))
-        rate = Interval(math.exp(-score), math.exp(-score - width), math.exp(-score + width), IntervalKind.OVER_ROUNDS)
+        rate = _rate(float(np.mean(logs)), half / math.sqrt(len(logs)))
         if rate.high < 1:
             kind = GateNotice.ONE_OF_TWO if len(checks) == 2 else GateNotice.BELOW_TABLE
             held[node] = NodeCheck(node, FAIL, rate, notice(kind))

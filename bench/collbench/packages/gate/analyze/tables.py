@@ -93,30 +93,25 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
     if not all(map(_names_hardware, expected.expect)):
         return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
-    placed = [
-        (line, case, backend_and_size)
-        for line in expected.expect
-        for backend_and_size, case in where.items()
-        if line.backend == case.backend and _placed(line, case, places.get(backend_and_size))
+    applicable = [
+        [line for line in expected.expect if line.backend == case.backend and _placed(line, case, places.get(key))]
+        for key, case in where.items()
     ]
-    if not placed:
-        here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
+    if not any(applicable):
+        here = dict.fromkeys(_here(case, places.get(key)) for key, case in where.items())
         this = " and ".join(here) or "a run without a measured case"
         raise ConfigError(f"for {_hardware(expected.expect)}; this is {this}")
-    for rows in grouped(placed, lambda row: (row[2], row[0].operation)).values():
-        lines = [line for line, _, _ in rows]
-        if len({line.fabric for line in lines}) > 1:
-            raise ConfigError(f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK")
+    for placed in applicable:
+        for lines in grouped(placed, lambda line: line.operation).values():
+            if len({line.fabric for line in lines}) > 1:
+                names = _fabrics(lines)
+                raise ConfigError(f"for this hardware it has lines of {names}: name the network, TABLE:NETWORK")
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
     """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
-    kinds = []
-    for line in lines:
-        ranks = f"{line.ranks_per_node}×" if line.ranks_per_node else ""
-        nodes = f"{line.nodes} nodes of " if line.nodes and line.nodes > 1 else ""
-        kinds.append(f"{nodes}{ranks}{line.gpu or 'ranks'}")
-    *most, last = dict.fromkeys(kinds)
+    kinds = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
+    *most, last = kinds
     backends = " and ".join(dict.fromkeys(line.backend for line in lines))
     return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
 
@@ -125,9 +120,12 @@ def _here(case: Case, place: Place | None) -> str:
     """Return the hardware of a run, in the words of `_hardware`."""
     if place is None:
         return f"{counted(case.world_size, 'rank')} on {case.backend}, on hardware that the run does not tell"
-    nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
-    devices = " and ".join(sorted(place.gpus)) or "unknown devices"
-    return f"{nodes}{case.world_size // place.hosts}×{devices} on {case.backend}"
+    names = " and ".join(sorted(place.gpus)) or "unknown devices"
+    return f"{_devices(place.hosts, case.world_size // place.hosts, names)} on {case.backend}"
+
+
+def _devices(nodes: int | None, ranks: int | None, name: str) -> str:
+    return f"{f'{nodes} nodes of ' if nodes and nodes > 1 else ''}{f'{ranks}×' if ranks else ''}{name}"
 
 
 def _fabrics(lines: Sequence[Expectation]) -> str:

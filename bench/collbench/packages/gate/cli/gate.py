@@ -25,13 +25,13 @@ from collbench.config.models import Config
 from collbench.model.divisions import WORLD
 from collbench.model.errors import ConfigError, RankError, UnmeasurableError
 from collbench.model.notices import Notice, notice
-from collbench.model.records import Case, Failure, Json, Samples
+from collbench.model.records import Case, Failure, Json
 from collbench.model.units import format_seconds, parse_rate, parse_share
 from collbench.packages.gate import config
 from collbench.packages.gate.analyze import nodes as analysis
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.analyze.nodes import Group, Round, Times
-from collbench.packages.gate.conclusions import GateNotice
+from collbench.packages.gate.conclusions import GateNotice, GateVerdict
 from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
 from collbench.planning import plan
 from collbench.report.notices import sentence
@@ -97,26 +97,19 @@ def gate(
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         handshakes = coordinator.handshakes if coordinator is not None else []
-        ranks_of_host = sessions.by_host(
-            {
-                rank: (str(host["hostname"]), str(number))
-                for number, host in enumerate(compatibility.hosts(handshakes))
-                for rank in host["ranks"]
-            }
-        )
+        hosts = enumerate(compatibility.hosts(handshakes))
+        identities = {rank: (str(host["hostname"]), str(number)) for number, host in hosts for rank in host["ranks"]}
+        ranks_of_host = sessions.by_host(identities)
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and this job has one: start it on several hosts "
                 "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
             )
         fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
-        least = least_rate
-        gpus = frozenset(
-            str(gpu.get("name")) for handshake in handshakes for gpu in handshake["host"].get("gpus") or []
-        )
-        if table is not None:
-            least = tables.least_of_two_nodes(table, fleet.pair, gpus)
-        usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
+        gpus = frozenset(str(gpu.get("name")) for each in handshakes for gpu in each["host"].get("gpus") or [])
+        least = least_rate if table is None else tables.least_of_two_nodes(table, fleet.pair, gpus)
+        counts = list(map(len, ranks_of_host.values()))
+        usual_s, most_s = analysis.estimates_s(settings, fleet.machine, counts)
         if not quiet:
             hung_s = settings.timeout + START_ALLOWANCE_S
             say(
@@ -126,27 +119,29 @@ def gate(
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
         least_s = (collectives.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
         verdict = analysis.examine(fleet, allowed, least_s)
-        hosts = list(ranks_of_host)
-        fewest, most = min(map(len, ranks_of_host.values())), max(map(len, ranks_of_host.values()))
-        if fewest < most:
-            remark = notice(GateNotice.UNEQUAL_NODES, fewest=fewest, most=most)
+        if min(counts) < max(counts):
+            remark = notice(GateNotice.UNEQUAL_NODES, fewest=min(counts), most=max(counts))
             verdict = replace(verdict, remarks=(*verdict.remarks, remark))
-        absent = [notice(GateNotice.NOT_JOINED, rank=rank) for rank in coordinator.absent]
-        if absent:
+        if coordinator.absent:
+            absent = [notice(GateNotice.NOT_JOINED, rank=rank) for rank in coordinator.absent]
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
-        show(gate_document(verdict, hosts), quiet)
-        content = as_json(verdict, hosts)
-        tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
-        folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
-        folders.write(fleet.folder / METRICS, metrics(verdict, hosts))
-        folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-        if not quiet:
-            say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        _give(verdict, list(ranks_of_host), fleet.folder, quiet)
         return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, against or ""]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
+
+
+def _give(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool) -> None:
+    """Print the verdict, and write it into files for programs. names: of the nodes."""
+    show(gate_document(verdict, names), quiet)
+    tainted = [names[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
+    folders.write(folder / VERDICT, json.dumps(as_json(verdict, names), indent=2) + "\n")
+    folders.write(folder / METRICS, metrics(verdict, names))
+    folders.write(folder / TAINTED, "".join(f"{name}\n" for name in tainted))
+    if not quiet:
+        say(f"\n{folder / VERDICT}\n{folder / TAINTED}")
 
 
 # A failure, with the round that failed and the ranks of the job that were in it.
@@ -160,16 +155,10 @@ class _Fleet:
     """
 
     def __init__(
-        self,
-        settings: Config,
-        raw: bytes,
-        ranks_of_host: Mapping[str, Sequence[int]],
-        coordinator: "Coordinator",
-        argv: Sequence[str],
-        quiet: bool,
-    ) -> None:
-        self._quiet = quiet
-        self._settings, self._raw, self._argv = settings, raw, list(argv)
+        self, settings: Config, raw: bytes, ranks_of_host: Mapping[str, Sequence[int]], coordinator: "Coordinator",
+        argv: Sequence[str], quiet: bool,
+    ) -> None:  # fmt: skip
+        self._settings, self._raw, self._argv, self._quiet = settings, raw, list(argv), quiet
         self._coordinator, self._hosts, self._ranks = coordinator, list(ranks_of_host), list(ranks_of_host.values())
         self._node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
         self._seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
@@ -178,7 +167,7 @@ class _Fleet:
         self._suspicions: list[set[int]] = []
         self.machine = coordinator.machine(plan.demands(settings))
         self.nodes = len(self._ranks)
-        self.several = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
+        self.several: Sequence[int] = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
         self.dropped: dict[int, Notice] = {}
         self.broken: list[Notice] = []
         # Folder of the first stage's run.
@@ -219,15 +208,10 @@ class _Fleet:
 
     def _attempt(self, stage: str, rounds: Sequence[Round]) -> tuple[list[Times], list[_Failed]]:
         """Measure the rounds once; return the times and the failures."""
-        ranks = {rank for groups in rounds for group in groups for rank in self._members(group)}
-        members = sorted({0, *ranks})
+        members = sorted({0, *(rank for groups in rounds for group in groups for rank in self._members(group))})
         place = {rank: number for number, rank in enumerate(members)}
-        cases = [
-            analysis.case(
-                self._settings, len(members), [[place[rank] for rank in self._members(group)] for group in groups]
-            )
-            for groups in rounds
-        ]
+        placed = [{group: [place[rank] for rank in self._members(group)] for group in groups} for groups in rounds]
+        cases = [analysis.case(self._settings, len(members), list(groups.values())) for groups in placed]
         self._coordinator.choose(members)
         planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
@@ -243,22 +227,17 @@ class _Fleet:
             failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))
         samples = {(entry.case.key, entry.launch): entry for entry in folders.read(path).samples}
         counts: Counter[str] = Counter()
-        for case, groups in zip(cases, rounds, strict=True):
+        for case, groups in zip(cases, placed, strict=True):
             counts[case.key] += 1
             entry = samples.get((case.key, counts[case.key]))
             if entry is not None and entry.failure is not None:
-                failures.append((entry.failure, groups, members))
-            taken.append(self._times(entry, groups, place))
+                failures.append((entry.failure, list(groups), members))
+            times_s: dict[Group, float] = {}
+            if entry is not None and entry.failure is None and entry.timed is not None:
+                for group, ranks in groups.items():
+                    times_s[group] = float(np.mean(entry.timed.duration_ns[:, ranks].max(axis=1))) / 1e9
+            taken.append(times_s)
         return taken, failures
-
-    def _times(self, entry: Samples | None, groups: Round, place: Mapping[int, int]) -> Times:
-        if entry is None or entry.failure is not None or entry.timed is None:
-            return {}
-        times_s = {}
-        for group in groups:
-            ranks = [place[rank] for rank in self._members(group)]
-            times_s[group] = float(np.mean(entry.timed.duration_ns[:, ranks].max(axis=1))) / 1e9
-        return times_s
 
     def _members(self, group: Group) -> list[int]:
         """Return the ranks of a group: per node, as many as the smallest node (for one node: of `several`) has."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from collbench.model.notices import Notice
 from collbench.model.records import Json
 from collbench.model.units import first_few, format_share
 from collbench.packages.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
@@ -50,13 +51,13 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
 
 def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
     """Return the verdict, for programs."""
-    content = asdict(verdict)
-    for name, notices in (("remarks", verdict.remarks), ("broken", verdict.broken)):
-        content[name] = [public_notice(notice).model_dump(mode="json") for notice in notices]
-    for entry, check in zip(content["nodes"], verdict.nodes, strict=True):
-        entry["note"] = public_notice(check.note).model_dump(mode="json") if check.note else None
-        entry["host"] = names[check.node]
-    return content
+    public = {name: [_public(note) for note in getattr(verdict, name)] for name in ("remarks", "broken")}
+    nodes = [asdict(check) | {"note": _public(check.note), "host": names[check.node]} for check in verdict.nodes]
+    return asdict(verdict) | public | {"nodes": nodes}
+
+
+def _public(note: Notice | None) -> Json | None:
+    return public_notice(note).model_dump(mode="json") if note else None
 
 
 def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:

@@ -82,14 +82,12 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
     failing = failing if result.verdict in failing else ()
     suite = JUnitSuite(run)
     for check in result.checks:
-        measured = check.measured
-        busbw = (
-            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
-        )
+        busbw = "not measured"
+        if check.measured:
+            busbw = f"{format_rate(check.measured.value)} GB/s {interval_text(check.measured, format_rate)}"
         wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
-        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (
-            f"; {sentence(check.note)}" if check.note else ""
-        )
+        text = f"{check.verdict}: busbw {busbw}, expected {wanted}"
+        text += f"; {sentence(check.note)}" if check.note else ""
         kind = "" if check.verdict == CheckVerdict.PASS else "skipped"
         if check.verdict != CheckVerdict.PASS and check.verdict in failing:
             kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 
@@ -96,11 +95,9 @@ def _log_factors(differences: Sequence[Floats]) -> Floats:
 
 def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
     """Return mean, standard error and degrees of freedom of each series; variances are shrunk towards a common one."""
-    counts = np.array([len(values) for values in series], dtype=float)
-    smallest = verdicts.SMALLEST_SCATTER**2
-    variances = np.array([max(float(np.var(values, ddof=1)), smallest) for values in series])
-    variance, freedom = verdicts.moderated(variances, counts - 1)
-    return np.array([values.mean() for values in series]), np.sqrt(variance / counts), freedom
+    estimates = verdicts.paired(series)
+    (part,) = estimates.parts
+    return estimates.difference, np.sqrt(part.variance / part.count), part.freedom
 
 
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
@@ -157,16 +154,20 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, leas
 
 def _has(times: Times, cell: Cell, choice: Pick, rounds: int) -> bool:
     """Return whether a choice was measured in the latest round, so that it is comparable with the other choices."""
-    return rounds in times.get(cell, {}).get(choice, {})
+    return rounds in _logs(times, cell, choice)
 
 
 def _mean(logs: Mapping[int, float], rounds: int) -> float:
     return float(np.mean([value for number, value in logs.items() if number <= rounds]))
 
 
+def _logs(times: Times, cell: Cell, choice: Pick) -> dict[int, float]:
+    return times.get(cell, {}).get(choice, {})
+
+
 def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: int) -> dict[int, float]:
     """Return launch → log ratio of two choices, for the launches of a race that have both."""
-    a, b = (times.get(cell, {}).get(each, {}) for each in (choice, other))
+    a, b = _logs(times, cell, choice), _logs(times, cell, other)
     return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
 
 
@@ -175,7 +176,7 @@ def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, 
     """Return log ratios of a cell's tried choice to the default, one per launch, if there are at least FEWEST_PAIRS."""
     numbers, ratios = set(launches), {}
     for cell, pick in picks.items():
-        a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
+        a, b = _logs(times, cell, DEFAULT), _logs(times, cell, pick)
         common = sorted(numbers & a.keys() & b.keys())
         if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
             ratios[cell] = np.array([b[number] - a[number] for number in common])
@@ -208,8 +209,7 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
 
     It is the geometric mean of the cells in each launch, with Student's t over launches.
     """
-    logs_by_cell = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
-    pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in logs_by_cell.items()]
+    pairs = [(_logs(times, cell, DEFAULT), _logs(times, cell, pick)) for cell, pick in table.items() if pick != DEFAULT]
     changed = [(a, b) for a, b in pairs if a.keys() & b.keys() & set(launches)]
     numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
     if len(numbers) < 2:
@@ -247,14 +247,13 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
 
 def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
     """Return mean and standard error of `below` − `above`, in seconds, over all launches that have both."""
-    a, b = (times.get(cell, {}).get(choice, {}) for choice in (below, above))
+    a, b = _logs(times, cell, below), _logs(times, cell, above)
     common = sorted(a.keys() & b.keys())
     if len(common) < 2:
         return None
-    values: NDArray[np.float64] = np.exp([a[n] for n in common]) - np.exp([b[n] for n in common])
-    scale = float(np.mean(np.exp([a[n] for n in common])))
-    error = max(float(values.std(ddof=1)), verdicts.SMALLEST_SCATTER * scale) / np.sqrt(len(values))
-    return float(values.mean()), float(error)
+    before_s, after_s = (np.exp([logs[number] for number in common]) for logs in (a, b))
+    scatter_s = max(float(np.std(before_s - after_s, ddof=1)), verdicts.SMALLEST_SCATTER * float(before_s.mean()))
+    return float(np.mean(before_s - after_s)), float(scatter_s / np.sqrt(len(common)))
 
 
 def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:

@@ -108,10 +108,7 @@ def checked(
     ratios = choosing.compared(times, read, launches)
     why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
     why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
-    notes = (
-        *(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems),
-        *file.notes,
-    )
+    notes = (*(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems), *file.notes)
     results = _results(table, table, ratios, why)
     outcome = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
     return _with_failures(outcome, samples, assigned)
@@ -130,9 +127,13 @@ def _results(
 
 
 def _with_failures(outcome: Tuned, samples: Sequence[Samples], assigned: Assigned) -> Tuned:
-    """Add the number of launches, and the failures, to an outcome."""
+    """Add the number of launches, and texts on the choices that failed with the sizes at which they failed."""
     launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
-    return replace(outcome, launches=len(launches), wrong=_wrong(samples, assigned))
+    sizes: dict[str, list[str]] = {}
+    for (cell, choice), text in sorted(_failed(samples, assigned).items()):
+        sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
+    wrong = tuple(f"{words} ({', '.join(failed_sizes)})" for words, failed_sizes in sizes.items())
+    return replace(outcome, launches=len(launches), wrong=wrong)
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
@@ -141,38 +142,24 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
-def _wrong(samples: Sequence[Samples], assigned: Assigned) -> tuple[str, ...]:
-    """Return texts on the choices that failed, with the sizes at which they failed."""
-    sizes: dict[str, list[str]] = {}
-    for (cell, choice), text in sorted(_failed(samples, assigned).items()):
-        sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
-    return tuple(f"{words} ({', '.join(failed_sizes)})" for words, failed_sizes in sizes.items())
-
-
 def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -> list[Notice]:
     """Return notices on cells in which the library reports another choice than requested (only NCCL reports it).
 
     table: choice of the rule file for each cell, for launches that read it.
     """
-    chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
-    reported = {key: choice for choices in chosen for key, choice in choices.items()}
+    reported = {
+        key: " ".join((choice["algorithm"].lower(), choice["protocol"].lower()))
+        for launch in launches_of(run.environment)
+        for key, choice in (launch.get("chosen") or {}).items()
+    }
     notices = []
     for case in run.plan.cases:
-        requested, choice = choice_of(assigned, case), reported.get(case.key)
-        requested = table.get(cell_of(case), DEFAULT) if requested == FROM_FILE else requested
-        if choice is not None and requested != DEFAULT:
-            words = choice["algorithm"].lower(), choice["protocol"].lower()
-            if words != (requested.algorithm, requested.protocol):
-                notices.append(
-                    notice(
-                        TuneNotice.NOT_HONOURED,
-                        [case.key],
-                        op=case.op,
-                        ranks=case.world_size,
-                        size_bytes=case.size_bytes,
-                        asked=str(requested),
-                        library=library.name,
-                        ran=" ".join(words),
-                    )
-                )
+        asked, ran = choice_of(assigned, case), reported.get(case.key)
+        asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
+        if ran is not None and asked != DEFAULT and ran != f"{asked.algorithm} {asked.protocol}":
+            told = notice(
+                TuneNotice.NOT_HONOURED, [case.key], op=case.op, ranks=case.world_size, size_bytes=case.size_bytes,
+                asked=str(asked), library=library.name, ran=ran,
+            )  # fmt: skip
+            notices.append(told)
     return notices

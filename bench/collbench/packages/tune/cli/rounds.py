@@ -10,7 +10,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,23 +40,24 @@ if TYPE_CHECKING:
 STATE = "tune.json"
 
 
+@dataclass
 class TuneRounds:
     """Measures the rounds of a run of `tune`."""
 
-    def __init__(
-        self, path: Path, plan: Plan, samples: Sequence[Samples], state: TuneState, library: Library,
-        cases: Mapping[Cell, Case], quiet: bool,
-    ) -> None:  # fmt: skip
-        # The case of each cell is in `found`.
-        self.path, self.state, self.library, self.found = path, state, library, cases
-        # All samples that the run has so far are in `samples`.
-        self.plan, self.samples = plan, list(samples)
-        self._quiet = quiet
-        # True if ranks may read a rule file. In a job, no rank accepts a path from another rank.
-        self.reads_files = False
-        self._rounds: RoundsInTurns
-        self._starter: Starter
-        self._launched: Callable[[Json], None]
+    path: Path
+    plan: Plan
+    # All samples that the run has so far.
+    samples: list[Samples]
+    state: TuneState
+    library: Library
+    # The case of each cell.
+    found: Mapping[Cell, Case]
+    quiet: bool
+    # True if ranks may read a rule file. In a job, no rank accepts a path from another rank.
+    reads_files: bool = False
+    _rounds: RoundsInTurns = field(init=False)
+    _starter: Starter = field(init=False)
+    _launched: Callable[[Json], None] = field(init=False)
 
     @contextlib.contextmanager
     def opened(self, sessions: Sequence[Session], coordinator: "Coordinator | None") -> Iterator[None]:
@@ -95,7 +96,7 @@ class TuneRounds:
                 probed = probed or number > planned
                 self._save()
                 text = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
-                if not self._quiet:
+                if not self.quiet:
                     say(f"{stage.name} {done}: {text}, {format_seconds(rounds.spent_s)}", err=True)
             else:
                 if done < stage.fewest and any(next_choices(done).values()):
