@@ -3,7 +3,6 @@
 import io
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from matplotlib import rc_context
@@ -118,13 +117,6 @@ def test_of_many_ranks_some_are_shown(comparison):
     assert shown == ["rank 0", "rank 21", "rank 42", "rank 63"]
 
 
-def test_labels_of_sizes_keep_their_distance():
-    caps = [2**k for k in range(14, 31)]
-    labelled = training._labelled([25 * 2**20, 0, 10**9], caps)
-    assert {25 * 2**20, 10**9} <= set(labelled) and 0 not in labelled and 16 * 2**20 not in labelled
-    assert all(b / a >= 1.9 for a, b in pairwise(labelled)) and len(labelled) <= 12
-
-
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
     (figure,) = drawn_by(training.buckets, replace(comparison, advice=None))
     text = svg(figure)
@@ -148,6 +140,10 @@ def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     assert draw(View(nothing, with_training(Analysis((), (), Diagnosis(())), scenarios=(none,))), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), advice=None)
     assert len(drawn_by(training.steps, alone)) == 1 and drawn_by(training.buckets, alone) == []
+    one_rank = replace(
+        comparison, scenario=replace(invented.SCENARIO, case=replace(invented.SCENARIO.case, world_size=1))
+    )
+    assert not any(drawn_by(draw, one_rank) for draw in (training.steps, training.buckets, training.timelines))
 
 
 def test_intervals_without_limits_are_drawn_without_bars(comparison):

@@ -142,7 +142,7 @@ def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
     values = {
         "step": interval(step), "step_std": 0.4e-3, "exposed": interval(exposed), "exposed_std": 0.5e-3,
         "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
-        "communication_only_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
+        "calls_alone_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
         "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
         "timeline": timeline(strategy),
     }  # fmt: skip
@@ -175,7 +175,7 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     results.append(
         result(
             noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, scenario=scenario,
-            resolved=False, split=None, hidden=None, communication_only_s=None, calls=None, adds_up=None,
+            resolved=False, split=None, hidden=None, calls_alone_s=None, calls=None, adds_up=None,
             checks=(InvariantCheck("I1", None, "noop does not synchronise"),), timeline=None,
         )
     )  # fmt: skip

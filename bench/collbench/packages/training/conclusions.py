@@ -50,6 +50,11 @@ class Split:
     # Time by which clipping and the update take longer; below 0 if each rank updates its share only.
     update_s: float = 0.0
 
+    @property
+    def last_rank_s(self) -> float:
+        """Return the tail of the rank whose backward ended last."""
+        return self.tail_s - self.late_s
+
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
@@ -74,8 +79,8 @@ class StrategyResult:
     share_std: float | None = None
     split: Split | None = None
     # Time of the strategy's calls back to back, without computing.
-    communication_only_s: float | None = None
-    # Hidden share of the communication: 1 − exposed / communication_only_s.
+    calls_alone_s: float | None = None
+    # Hidden share of the communication: 1 − exposed / calls_alone_s.
     hidden: float | None = None
     # Bytes of each all-reduce of a step.
     calls: tuple[int, ...] | None = None

@@ -340,7 +340,7 @@ def _result(
         share=exposed.value / step.value,
         share_std=_std(by_launch(rounds, case, step_s, reference, share=True)),
         split=split,
-        communication_only_s=alone_s,
+        calls_alone_s=alone_s,
         hidden=1 - exposed.value / alone_s if alone_s else None,
         resolved=_resolved(exposed),
         adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,

@@ -146,7 +146,7 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
             "comm_frac_std": result.share_std,
             "hidden": result.hidden,
             **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
-            "calls_alone_s": result.communication_only_s,
+            "calls_alone_s": result.calls_alone_s,
             "calls": len(result.calls) if result.calls is not None else None,
             "place": result.place,
             "resolved": result.resolved if result.step else None,
