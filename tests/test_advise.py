@@ -18,8 +18,9 @@ from collbench.model.records import Case, Failure, Run, Samples, Timings
 from collbench.model.units import format_seconds
 from collbench.packages.training.analyze import runs
 from collbench.packages.training.catalog.presets import PRESETS
-from collbench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
+from collbench.packages.training.conclusions import Split, StrategyResult, Verified, training_of
 from collbench.packages.training.planning import advisor, buckets, link_model
+from collbench.packages.training.planning.advisor import WORTH, ExplainedAdvice
 from collbench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
 from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel
 from collbench.packages.training.planning.steps import shape_of

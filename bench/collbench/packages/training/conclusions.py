@@ -13,11 +13,6 @@ from collbench.model.records import Case, InvariantCheck
 from collbench.packages.training.step_records import RankMemory, Timeline
 from collbench.packages.training.synchronisation import Scenario, Strategy, label
 
-# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so a smaller
-# saving could not be seen.
-WORTH = 0.01
-# Batches per step with no_sync.
-BATCHES = 4
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
@@ -221,53 +216,6 @@ class Advice:
     def chosen(self) -> PlanPrediction:
         """Return the prediction for the advised buckets."""
         return self.cap if self.advised else self.default
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The prediction for code that makes gradients synchronise in another way; seconds per step."""
-
-    # Name of the code, as in `training.report.advice`.
-    name: str
-    # Communication that remains after backward.
-    tail_s: float
-    # Share of a step with the advised buckets that this code saves.
-    saved: float
-
-    @property
-    def worth(self) -> bool:
-        """Return whether the code saves enough to be typed."""
-        return self.saved >= WORTH
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedAdvice:
-    """An advice with its explanation."""
-
-    advice: Advice
-    # Name of the model that the gradients belong to.
-    model: str
-    # Description of the link.
-    link: str
-    # True if communicating on the link takes CPU time. None if unknown.
-    cpu: bool | None
-    # Further limitations of the predictions.
-    notes: tuple[str, ...]
-    # Number of gradients, and their bytes in total.
-    gradients: int
-    total: int
-    # Time at which the last gradient is ready.
-    backward_s: float
-    # Time of all bytes at the rate of the link.
-    bytes_s: float
-    # Time of a step with torch's defaults.
-    step_s: float
-    # Other settings that reports have code for.
-    ways: tuple[Way, ...]
-    # `bucket_cap_mb` of DistributedDataParallel for the cap.
-    cap_mib: float
-    # Number of ranks for which all this is valid, if known.
-    ranks: int | None = None
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────

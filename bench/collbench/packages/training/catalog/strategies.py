@@ -1,15 +1,11 @@
 """Define the table of strategies, the ways to synchronise gradients: settings and properties of each strategy.
 
-In: a `Strategy` or its text. Out: its properties, and why it cannot be measured in a scenario. Does not import
+In: a `Strategy`. Out: its properties, and why it cannot be measured in a scenario. Does not import
 torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or
 in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks that both exist.
 """
 
-import functools
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from collbench.catalog.backends import BACKENDS
 from collbench.model.notices import Notice, notice
@@ -124,29 +120,6 @@ def kind(strategy: Strategy) -> StrategyKind:
 def hooks_of(strategy: Strategy) -> set[str]:
     """Return torch's communication hooks among the strategy's options; at most one."""
     return set(strategy.options) & set(DDP_HOOKS)
-
-
-# ── as text ──────────────────────────────────────────────────────────────────────────────────────
-_TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
-# Field of a strategy that is not text → function that parses it.
-_READ: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
-    "buckets": lambda text: tuple(map(int, text.split("+"))),
-    "options": lambda text: tuple(text.split("+")),
-}
-
-
-@functools.cache
-def strategy_of(text: str) -> Strategy:
-    """Return the strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a strategy")
-    pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
-    try:
-        return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
-    except TypeError:
-        raise ValueError(f"{text!r} is not a strategy") from None
 
 
 def competes(strategy: Strategy) -> bool:

@@ -7,7 +7,7 @@ from collbench.model.pages import page
 from collbench.model.records import Machine, Plan, Run
 from collbench.model.units import counted, format_rounded_bytes, format_seconds
 from collbench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
-from collbench.packages.training.catalog.strategies import competes, kind, strategy_of
+from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import ScenarioAnalysis, training_of
 from collbench.packages.training.planning.steps import rank_bytes, scenarios_of, traps
 from collbench.packages.training.report import steps
@@ -101,9 +101,9 @@ STRATEGIES: list[Column[Strategy]] = [
 
 def best(measured: Sequence[Mapping[str, str]]) -> str | None:
     """Return the shortest step among the rows of a summary, as text; None if there is none."""
-    steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
-    if steps:
-        row = min(steps, key=lambda row: float(row["time_s"]))
+    # Only strategies that may be chosen have a place.
+    if placed := [row for row in measured if row.get("place")]:
+        row = min(placed, key=lambda row: float(row["time_s"]))
         step = f"{format_seconds(float(row['time_s']))} per step: {row['label']}"
         return f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
     return None

@@ -171,7 +171,7 @@ def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> 
         limits = [ends(exposed) or (exposed.value, exposed.value) for _, exposed in points]
         sides = ([low for low, _ in limits], [high for _, high in limits])
         figures.with_intervals(axes, [size for size, _ in points], values, sides, style, name)
-    return _finished(figure, axes, measured, "exposed communication per step")
+    return _finished(figure, axes, _sizes(measured), "exposed communication per step")
 
 
 def _tails(scenario: ScenarioAnalysis, advice: Advice, measured: Sequence[StrategyResult]) -> Figure:
@@ -195,7 +195,11 @@ def _tails(scenario: ScenarioAnalysis, advice: Advice, measured: Sequence[Strate
     for tail_s in [tail_s for size, tail_s, name in tails if name == "ddp" and not size][:1]:
         text = f"torch's default, measured: {seconds(tail_s)}"
         axes.axhline(tail_s, color="black", linewidth=1.1, linestyle="-.", label=text)
-    return _finished(figure, axes, measured, "communication after backward, per step", [size for size, _ in caps])
+    # Predicted caps have every size; powers of two are labelled.
+    powers = (
+        [2**power for power in range(math.ceil(math.log2(least)), math.ceil(math.log2(caps[-1][0])))] if caps else []
+    )
+    return _finished(figure, axes, powers or _sizes(measured) or [least], "communication after backward, per step")
 
 
 def _over_size(scenario: ScenarioAnalysis, title: str) -> tuple[Figure, Axes]:
@@ -204,13 +208,14 @@ def _over_size(scenario: ScenarioAnalysis, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _finished(
-    figure: Figure, axes: Axes, measured: Sequence[StrategyResult], label: str, predicted: Sequence[int] = ()
-) -> Figure:
-    """Label the axes: sizes of measured caps before those of plans, and both before predicted sizes."""
-    caps = sorted({result.strategy.cap_bytes for result in measured if result.strategy.cap_bytes})
-    plans = sorted({_size(result.strategy) for result in measured})
-    figures.size_axis(axes, caps or plans or predicted, MOST_SIZES)
+def _sizes(measured: Sequence[StrategyResult]) -> list[int]:
+    """Return the sizes to label: those of caps; without caps, those of plans."""
+    caps = {result.strategy.cap_bytes for result in measured if result.strategy.cap_bytes}
+    return sorted(caps or {_size(result.strategy) for result in measured})
+
+
+def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], label: str) -> Figure:
+    figures.size_axis(axes, sizes, MOST_SIZES)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
     axes.set_ylabel(label)
@@ -330,5 +335,5 @@ def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
         for place, call in enumerate(lane):
             corner = (line.begin_s + call.launched_s, y + number * height)
             bars.append(Rectangle(corner, call.done_s - call.launched_s, height))
-            shades.append(FLIGHT if (number + place) % 2 else DARKER)
+            shades.append(DARKER if (number + place) % 2 else FLIGHT)
     axes.add_collection(PatchCollection(bars, facecolor=shades, linewidth=0))
