@@ -26,7 +26,7 @@ from collbench.packages.training.planning.link_model import AllReduceCost, LinkM
 from collbench.packages.training.planning.steps import shape_of
 from collbench.packages.training.report import advice
 from collbench.packages.training.step_records import StepDetail
-from collbench.packages.training.synchronisation import REFERENCE, Strategy, label
+from collbench.packages.training.synchronisation import REFERENCE, Strategy
 from collbench.report.markdown import written
 from collbench.report.screen import fitted
 from collbench.stats import intervals
@@ -432,7 +432,7 @@ def test_predictions_are_compared_with_the_right_measurements():
     ):
         tail = advisor.tail_s(ready_times, ends, cost)
         split = Split(tail + 0.6e-3, 0.5e-3, 1.5e-3, 0, 0.1e-3)
-        result = StrategyResult(training_fixtures.case_of(strategy), strategy, label(strategy), 1, split=split)
+        result = StrategyResult(training_fixtures.case_of(strategy), 1, split=split)
         measured = replace(training_fixtures.comparison(), scenario=scenario, results=(result,))
         (first, *rest) = runs.verified(plans, profile, cost, measured)
         assert first == Verified("best cap", pytest.approx(tail), pytest.approx(tail + 0.5e-3)) and first.holds

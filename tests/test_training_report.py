@@ -73,7 +73,7 @@ def test_the_table_has_the_outcome(analysis):
 
 def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     scenario = training_of(analysis).scenarios[0]
-    again = replace(invented.result(Strategy("naive"), 1), strategy=Strategy("naive", again=1), label="naive again")
+    again = replace(invented.result(Strategy("naive"), 1), case=invented.case_of(Strategy("naive", again=1)))
     scenario = replace(scenario, results=(*scenario.results, again))
     answered = with_training(analysis, scenarios=(scenario,))
     answer, trust = document.answer(View(RUN, answered))
@@ -237,20 +237,10 @@ def test_long_labels_are_cut_and_stay_distinct():
     assert list(names.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 
-def test_infinite_intervals_are_not_printed_as_numbers(analysis):
-    wide = Interval(1e-3, -math.inf, math.inf, "over launches")
-    scenario = training_of(analysis).scenarios[0]
-    result = replace(scenario.results[1], exposed=wide, exposed_std=math.nan)
-    odd = replace(scenario, results=(result,), noise_s=math.inf, aa_pairs=())
-    text = build(with_training(analysis, scenarios=(odd,)))
-    assert "no strategy was measured twice" in text and "two copies" not in text
-    assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
-
-
 def test_a_shared_place_is_marked_and_a_control_has_none(analysis):
     scenario = training_of(analysis).scenarios[0]
     first = [replace(result, place=1) for result in scenario.results[1:3]]
-    copy = replace(invented.result(Strategy("none")), strategy=Strategy("none", again=1), label="none again")
+    copy = replace(invented.result(Strategy("none")), case=invented.case_of(Strategy("none", again=1)))
     shared = replace(scenario, results=(scenario.results[0], *first, copy))
     texts = [training.place_text(result, shared) for result in training.ordered(shared)]
     assert texts == ["reference", "1 =", "1 =", "-"]

@@ -50,7 +50,6 @@ from collbench.packages.training.synchronisation import (
     StepSettings,
     Strategy,
     TrainingSkip,
-    label,
     with_strategy,
 )
 
@@ -130,13 +129,13 @@ def case_of(strategy, scenario=SCENARIO):
 
 def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
     """Return the result that the timeline shows, with `shift` added to exposed communication."""
-    line, case, name = rank_line(strategy), case_of(strategy, scenario), label(strategy)
+    line, case = rank_line(strategy), case_of(strategy, scenario)
     step = line.end_s + shift
     exposed = step - rank_line(Strategy(REFERENCE)).end_s
     if strategy.name == REFERENCE:
         general = (InvariantCheck("I4", True, "ranks differ, as must be without synchronisation"),)
         values = {"step": interval(step, 0.1e-3), "step_std": 0.2e-3, "checks": general, "timeline": timeline(strategy)}
-        return StrategyResult(case, strategy, name, 12, **{**values, **more})
+        return StrategyResult(case, 12, **{**values, **more})
     alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.calls)
     tail = line.usable_s - line.backward_s - PACK
     values = {
@@ -146,7 +145,7 @@ def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
         "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
         "timeline": timeline(strategy),
     }  # fmt: skip
-    return StrategyResult(case, strategy, name, 12, place=place, **{**values, **more})
+    return StrategyResult(case, 12, place=place, **{**values, **more})
 
 
 def predicted(cap):
@@ -182,7 +181,7 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     failed = (InvariantCheck("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
     for strategy, reason, checks in ((bf16, "torch's bf16 hook raises on gloo", ()), (zero, "I12 is violated", failed)):
         case = case_of(strategy, scenario)
-        results.append(StrategyResult(case, strategy, label(strategy), 0, refused=reason, checks=checks))
+        results.append(StrategyResult(case, 0, refused=reason, checks=checks))
     aa_pairs = (AAPair(Strategy("ddp"), interval(0.1e-3, 0.5e-3)), AAPair(Strategy("flat"), interval(-0.2e-3, 0.4e-3)))
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
     return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())

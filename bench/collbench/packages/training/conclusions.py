@@ -11,7 +11,7 @@ from collbench.model.conclusions import Analysis, Interval
 from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
 from collbench.packages.training.step_records import RankMemory, Timeline
-from collbench.packages.training.synchronisation import Scenario, Strategy, label
+from collbench.packages.training.synchronisation import Scenario, Strategy, label, strategy_in
 
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
@@ -59,8 +59,6 @@ class StrategyResult:
     """
 
     case: Case
-    strategy: Strategy
-    label: str
     # Number of blocks that count, over all launches.
     rounds: int
     # Time of a step, as `Summary.time_s` of the case.
@@ -93,6 +91,16 @@ class StrategyResult:
     memory: RankMemory | None = None
     # Bytes of the strategy's tensors, without activations. None if not known.
     computed_bytes: int | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the strategy of the case."""
+        return strategy_in(self.case)
+
+    @property
+    def label(self) -> str:
+        """Return the name of the strategy."""
+        return label(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,6 @@ class ScalingPoint:
     """The speed at which a strategy trains on a number of ranks, each with the same batch."""
 
     case: Case
-    strategy: Strategy
     step: Interval
     # Examples per second of all ranks together.
     examples_per_s: Interval
@@ -147,7 +154,7 @@ class ScalingPoint:
     @property
     def label(self) -> str:
         """Return the name of the strategy."""
-        return label(self.strategy)
+        return label(strategy_in(self.case))
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,20 +306,18 @@ def _result(
     case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
 ) -> StrategyResult:
     """Return the result of a case. exposed: None for a reference, and if no round has both cases."""
-    strategy, reference = strategy_in(case), reference_case(case)
+    reference = reference_case(case)
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
     result = StrategyResult(
         case,
-        strategy,
-        label(strategy),
         rounds=0,
         calls=next((detail.calls for detail in details if detail.calls is not None), None),
         checks=checks,
         # Take the first: launches of a resumed run record a timeline again.
         timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
         memory=next((_most(detail.memory) for detail in details if detail.memory), None),
-        computed_bytes=alone_bytes(case, strategy),
+        computed_bytes=alone_bytes(case, strategy_in(case)),
     )
     if failed := _failed(checks):
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
@@ -451,4 +449,4 @@ def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoi
     ranks, itself = base.scenario.case.world_size, case == with_strategy(base.scenario.case, Strategy(REFERENCE))
     efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
     speed_up = base.compute.value / step.value * case.world_size / ranks
-    return ScalingPoint(case, result.strategy, step, rate, ranks, efficiency, speed_up)
+    return ScalingPoint(case, step, rate, ranks, efficiency, speed_up)

@@ -80,28 +80,17 @@ def run_trials(
     launcher: Starter,
     begun: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[TrialResult], str | None]:
-    """Return the results of all trials, and why a launch could not begin, or None. begun: receives a trial's number.
+    """Return the results of all trials, and why the ranks ended early, or None. begun: receives a trial's number.
 
-    A trial in which a rank raises, dies or hangs ends its launch: another launch measures the remaining trials.
+    Trials after one in which a rank raises, dies or hangs have no result.
     """
     results: list[TrialResult] = []
-    reached = -1  # the last trial that ranks began
-
-    def began(_: int) -> None:
-        nonlocal reached
-        reached = len(results)
-        begun(reached)
 
     def sampled(line: bytes, _: object) -> None:
         results.append(encoding.decoded(line, TrialResult))
 
-    while left := tuple(trials[len(results) :]):
-        job = EquivalenceJob(left, steps)
-        start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
-        (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=began, sampled=sampled))
-        if outcome.failure is None:
-            break
-        if reached < len(results) or outcome.stuck:  # the next launch would end as this one did
-            return results + [TrialResult(trial) for trial in trials[len(results) :]], outcome.failure.text
-        results.append(TrialResult(trials[reached], failure=outcome.failure.text))
-    return results, None
+    job = EquivalenceJob(tuple(trials), steps)
+    start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
+    (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=begun, sampled=sampled))
+    results += [TrialResult(trial) for trial in trials[len(results) :]]
+    return results, None if outcome.failure is None else outcome.failure.text

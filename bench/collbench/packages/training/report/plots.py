@@ -159,9 +159,9 @@ def buckets(_: Run, analysis: Analysis) -> list[Figure]:
 def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> Figure:
     """Draw a line for each kind of strategy over its caps; each plan is a point of its own."""
     figure, axes = _over_size(scenario, "Exposed communication over bucket size")
-    if scenario.aa_pairs and math.isfinite(noise := scenario.noise_s):
-        label = f"two copies of one strategy differ by up to {seconds(noise)}"
-        axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
+    if scenario.aa_pairs:
+        label = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
+        axes.axhspan(-scenario.noise_s, scenario.noise_s, color="#888888", alpha=0.15, linewidth=0, label=label)
     names = training.short_names(result.strategy for result in measured)
     series = grouped(measured, lambda result: _series(result.strategy, names[result.label]))
     for style, (name, results) in enumerate(series.items()):

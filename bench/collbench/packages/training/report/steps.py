@@ -29,6 +29,7 @@ from collbench.packages.training.synchronisation import (
     label,
     options_of,
     step_settings,
+    strategy_in,
     with_strategy,
 )
 from collbench.report import blocks, labels
@@ -150,14 +151,12 @@ def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
 
 def seconds(value: float | None) -> str:
     """Format seconds as `1.61 ms`; a dash if there is no value."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return format_seconds(value) if value else "0 s"
+    return NOTHING if value is None else format_seconds(value) if value else "0 s"
 
 
 def percent(value: float | None) -> str:
     """Format a share in percent, `12.3` for 0.123: the unit is in the header."""
-    if value is None or not math.isfinite(value):
+    if value is None:
         return NOTHING
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
 
@@ -166,14 +165,12 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
     """Format a value and its standard deviation as `1.61 ms ± 40 µs`."""
     if value is None:
         return NOTHING
-    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
+    return text(value) + (f" ± {text(std)}" if std is not None else "")
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
-    """Return both limits of an interval; None if it is not known or not finite."""
-    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
-        return None
-    return interval.low, interval.high
+    """Return both limits of an interval; None if it is not known."""
+    return (interval.low, interval.high) if interval is not None and interval.known else None
 
 
 def bounds(interval: Interval | None) -> str:
@@ -294,7 +291,7 @@ def reference(scenario: ScenarioAnalysis) -> str:
     without = f"{seconds(scenario.compute.value)} per step" if scenario.compute else "not known"
     used = scenario.blocks - scenario.dropped
     limit = "no strategy was measured twice"
-    if scenario.aa_pairs and math.isfinite(scenario.noise_s):
+    if scenario.aa_pairs:
         limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} per step"
     return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
 
@@ -550,7 +547,7 @@ def _efficiency(point: ScalingPoint) -> str:
 
 
 SCALED: list[Column[ScalingPoint]] = [
-    left("strategy", lambda point: short_name(point.strategy)),
+    left("strategy", lambda point: short_name(strategy_in(point.case))),
     Column("ranks", lambda point: str(point.case.world_size)),
     Column("step_time", lambda point: seconds(point.step.value)),
     Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
