@@ -23,7 +23,6 @@ from collbench.packages.training.report.machine_format import TrainingCase
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report import document, listings, machine_format, planned
 from collbench.report.markdown import written
-from collbench.report.page import page as render
 from collbench.report.public import JSON_ONLY, PublicCase
 from collbench.report.view import View
 from conftest import samples
@@ -102,13 +101,6 @@ def test_equal_places_unresolved_and_refused_are_distinguished(analysis):
     assert row_of(text, "none")[1] == "reference"
 
 
-def test_order_is_by_place_and_the_reference_is_first(analysis):
-    results = training.ordered(training_of(analysis).scenarios[0])
-    assert training.is_reference(results[0]) and results[-1].refused
-    places = [result.place for result in results if result.place]
-    assert places == sorted(places) and len(results) == len(training_of(analysis).scenarios[0].results)
-
-
 def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
     frame = pd.read_csv(io.StringIO(machine_format.to_csv(View(mixed, analyze(mixed)))))
     assert {
@@ -176,13 +168,6 @@ def test_the_layout_of_nccl_tests_has_no_training_steps(mixed):
     assert "training_step" not in layout and "all_reduce_perf" in layout
 
 
-def test_the_page_renders_it(analysis, tmp_path):
-    (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    blocks = document.build(View(RUN, analysis), [("Step time", "a")], "p")
-    page = render(blocks, "t", {"p/a.png": tmp_path / "a.png"})
-    assert "data:image/png;base64," in page and page.count("<table>") >= 6
-
-
 def test_an_empty_run_has_a_report():
     empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
@@ -235,15 +220,6 @@ def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
     names = training.short_names(many)
     assert list(names.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
-
-
-def test_a_shared_place_is_marked_and_a_control_has_none(analysis):
-    scenario = training_of(analysis).scenarios[0]
-    first = [replace(result, place=1) for result in scenario.results[1:3]]
-    copy = replace(invented.result(Strategy("none")), case=invented.case_of(Strategy("none", again=1)))
-    shared = replace(scenario, results=(scenario.results[0], *first, copy))
-    texts = [training.place_text(result, shared) for result in training.ordered(shared)]
-    assert texts == ["reference", "1 =", "1 =", "-"]
 
 
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
