@@ -17,17 +17,16 @@ from collbench.model.errors import ConfigError
 from collbench.model.records import Case, Failure, Run, Samples, Timings
 from collbench.model.units import format_seconds
 from collbench.packages.training.analyze import runs
-from collbench.packages.training.catalog.presets import PRESETS
-from collbench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
+from collbench.packages.training.conclusions import Split, StrategyResult, Verified, training_of
 from collbench.packages.training.planning import advisor, buckets, link_model
-from collbench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
+from collbench.packages.training.planning.advisor import WORTH, ExplainedAdvice
+from collbench.packages.training.planning.buckets import ReadyTimes
 from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel
 from collbench.packages.training.planning.steps import shape_of
 from collbench.packages.training.report import advice
 from collbench.packages.training.step_records import StepDetail
-from collbench.packages.training.synchronisation import REFERENCE, Strategy, label
+from collbench.packages.training.synchronisation import REFERENCE, Strategy
 from collbench.report.markdown import written
-from collbench.report.screen import fitted
 from collbench.stats import intervals
 from collbench.store import folders
 from collbench.store.encoding import samples_to_line
@@ -121,21 +120,6 @@ def test_where_nothing_is_worth_typing_nothing_is_there_to_type(warm):
     assert " ns" not in done.stdout and "e-0" not in done.stdout
     slow = warm("advise", *TINY, "--link", "2ms+0.1GB/s")
     assert "Communication-bound: the bytes alone take" in slow.stdout
-
-
-INPUTS = [
-    ("xl-2026", 0.6, "50us+20GB/s", 4), ("tiny", 0.06, "2ms+1GB/s", 4), ("large-2025", 0.06, "1us+1000GB/s", 4),
-    ("xl-2026", 0.02, "10us+400GB/s", 4), ("tiny", 0.2, "1ms+0.1GB/s", 4), ("small-2025", 0.2, "2ms+1GB/s", 2),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("model", "backward_s", "text", "itemsize"), INPUTS)
-def test_an_answer_has_80_lines_of_80_columns_at_most(model, backward_s, text, itemsize):
-    shape = shape_by_flops(PRESETS[model], backward_s, itemsize)
-    ready_times, link = ReadyTimes.of_shape(shape), link_model.stated(text)
-    explained = advisor.explain(advisor.advise(ready_times, link.cost), ready_times, link, itemsize, model)
-    lines = fitted(advice.document(explained), 80).splitlines()
-    assert len(lines) <= 80 and max(map(len, lines)) <= 80
 
 
 def test_a_time_without_a_unit_is_asked_for_one(warm):
@@ -431,7 +415,7 @@ def test_predictions_are_compared_with_the_right_measurements():
     ):
         tail = advisor.tail_s(ready_times, ends, cost)
         split = Split(tail + 0.6e-3, 0.5e-3, 1.5e-3, 0, 0.1e-3)
-        result = StrategyResult(training_fixtures.case_of(strategy), strategy, label(strategy), 1, split=split)
+        result = StrategyResult(training_fixtures.case_of(strategy), 1, split=split)
         measured = replace(training_fixtures.comparison(), scenario=scenario, results=(result,))
         (first, *rest) = runs.verified(plans, profile, cost, measured)
         assert first == Verified("best cap", pytest.approx(tail), pytest.approx(tail + 0.5e-3)) and first.holds

@@ -5,9 +5,8 @@ from hypothesis import given
 
 from collbench.model.units import MIB
 from collbench.packages.training.catalog.presets import PRESETS
-from collbench.packages.training.conclusions import WORTH
 from collbench.packages.training.planning import advisor, buckets
-from collbench.packages.training.planning.advisor import tail_s
+from collbench.packages.training.planning.advisor import WORTH, tail_s
 from collbench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
 from collbench.packages.training.planning.link_model import AllReduceCost
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles

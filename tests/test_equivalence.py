@@ -101,14 +101,14 @@ def test_a_broken_equivalence_ends_with_1(warm, monkeypatch):
     assert "\naverages too rarely, float64  " in done.stdout
 
 
-def test_a_trial_that_raises_costs_no_other(warm, monkeypatch):
+def test_a_trial_that_raises_ends_the_proof(warm, monkeypatch):
     odd = replace(PLAIN, name="odd one", ranks=Training("no such"))
     monkeypatch.setattr(equivalence, "TRIALS", (PLAIN, odd, replace(PLAIN, name="after it")))
     done = warm("equivalence")
     assert done.returncode == 1
-    assert "NOT PROVEN (2 ranks, 24 steps): 1 of 3 trials failed" in done.stdout
-    assert [row.split()[:2] for row in done.stdout.splitlines() if row.endswith(" holds")][1:] == [["after", "it,"]]
-    assert "KeyError" in next(row for row in done.stdout.splitlines() if row.startswith("odd one"))
+    output = " ".join(done.stdout.split())
+    assert "NOT PROVEN (2 ranks, 24 steps): " in output and "KeyError" in output
+    assert output.count(" holds ") == 1 and output.count("NOT MEASURED") == 2
 
 
 def test_an_obstacle_is_reported_in_one_line(warm, monkeypatch):

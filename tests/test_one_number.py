@@ -16,7 +16,6 @@ from collbench.analyze.trend import trend
 from collbench.model.records import Case
 from collbench.model.units import format_rate, format_seconds
 from collbench.packages.interop.report import nccl_tests
-from collbench.packages.training.report import cs336
 from collbench.report import document, junit, machine_format, tables
 from collbench.report.markdown import written
 from collbench.report.plots import ranks_and_time, sizes
@@ -90,7 +89,6 @@ def test_the_time_is_the_same_text_everywhere(run):
         "report": written(document.build(View(run, analysis))),
         "full table": written(tables.case_details(analysis.summaries)),
         "answer": "\n".join(document.answer(View(run, analysis))),
-        "CS336": cs336.document(View(run, analysis)),
         "JUnit": junit.to_junit(View(run, analysis)),
     }
     for case in CASES:

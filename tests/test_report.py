@@ -39,7 +39,7 @@ from collbench.report.progress import CaseProgress
 from collbench.report.screen import fitted
 from collbench.report.view import View
 from collbench.store import folders
-from conftest import ROOT, TINY, invented_run, samples
+from conftest import ROOT, invented_run, samples
 
 MACHINE = Machine("h", 2, 2**34, 2**25, 0, {})
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -428,16 +428,6 @@ def test_many_tables_become_one():
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
     shown = written(tables.terminal_tables(tables.tables(summarize(run))))
     assert shown.count("\n|:--") == 1 and all(f"**{op} on gloo**" in shown for op in CALLS)
-
-
-def test_all_reduces_as_the_assignment_asks_for_them(warm):
-    sizes = "sizes: [1MB, 4MB, 100TB]\n"
-    text = TINY.replace("sizes: [4KiB, 64KiB]\n", sizes).replace("[2]", "[2, 3]")
-    assert warm("run", warm.config(text), "--no-plots").returncode in {0, 1}
-    table = warm("report", "--format", "cs336").stdout
-    header = next(line for line in table.splitlines() if line.startswith("| backend"))
-    assert "processes" in header and "1 MB" in header
-    assert table.count("| gloo + CPU") == 2 and "[1]" in table and "memory" in table
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────

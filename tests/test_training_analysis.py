@@ -118,7 +118,7 @@ def test_calls_alone_give_the_hidden_share_and_the_first_detail_is_kept():
     ]
     by_name = results(replace(run, samples=changed))
     assert (by_name["flat"].calls, by_name["flat"].timeline, by_name["naive"].timeline) == ((4, 8), own, None)
-    assert by_name["flat"].communication_only_s == pytest.approx(0.025) and by_name["naive"].hidden is None
+    assert by_name["flat"].calls_alone_s == pytest.approx(0.025) and by_name["naive"].hidden is None
     assert by_name["flat"].hidden == pytest.approx(1 - by_name["flat"].exposed.value / 0.025)
 
 

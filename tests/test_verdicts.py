@@ -168,6 +168,9 @@ def test_the_interval_of_differences_in_seconds_equals_the_interval_of_scipy():
     ((interval, sure),) = verdicts.differences([before], [after], error_rate=0.05)
     limits = scipy_stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
     assert (interval.low, interval.high) == pytest.approx((limits.low, limits.high)) and sure == (limits.low > 0)
+    ((paired, _),) = verdicts.differences([after - before], error_rate=0.05)
+    limits = scipy_stats.ttest_1samp(after - before, 0).confidence_interval(0.95)
+    assert (paired.low, paired.high) == pytest.approx((limits.low, limits.high))
     ((wider, _),) = verdicts.differences([before], [after], error_rate=0.05, apart=True)
     assert wider.low < interval.low < interval.high < wider.high
 

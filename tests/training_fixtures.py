@@ -26,7 +26,6 @@ from collbench.model.records import (
     Usage,
 )
 from collbench.packages.training.catalog.presets import PRESETS, gradients
-from collbench.packages.training.catalog.strategies import reference_of
 from collbench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -50,7 +49,6 @@ from collbench.packages.training.synchronisation import (
     StepSettings,
     Strategy,
     TrainingSkip,
-    label,
     with_strategy,
 )
 
@@ -130,23 +128,23 @@ def case_of(strategy, scenario=SCENARIO):
 
 def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
     """Return the result that the timeline shows, with `shift` added to exposed communication."""
-    line, case, name = rank_line(strategy), case_of(strategy, scenario), label(strategy)
+    line, case = rank_line(strategy), case_of(strategy, scenario)
     step = line.end_s + shift
     exposed = step - rank_line(Strategy(REFERENCE)).end_s
     if strategy.name == REFERENCE:
         general = (InvariantCheck("I4", True, "ranks differ, as must be without synchronisation"),)
         values = {"step": interval(step, 0.1e-3), "step_std": 0.2e-3, "checks": general, "timeline": timeline(strategy)}
-        return StrategyResult(case, strategy, name, 12, **{**values, **more})
+        return StrategyResult(case, 12, **{**values, **more})
     alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.calls)
     tail = line.usable_s - line.backward_s - PACK
     values = {
         "step": interval(step), "step_std": 0.4e-3, "exposed": interval(exposed), "exposed_std": 0.5e-3,
         "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
-        "communication_only_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
+        "calls_alone_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
         "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
         "timeline": timeline(strategy),
     }  # fmt: skip
-    return StrategyResult(case, strategy, name, 12, place=place, **{**values, **more})
+    return StrategyResult(case, 12, place=place, **{**values, **more})
 
 
 def predicted(cap):
@@ -175,14 +173,14 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     results.append(
         result(
             noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, scenario=scenario,
-            resolved=False, split=None, hidden=None, communication_only_s=None, calls=None, adds_up=None,
+            resolved=False, split=None, hidden=None, calls_alone_s=None, calls=None, adds_up=None,
             checks=(InvariantCheck("I1", None, "noop does not synchronise"),), timeline=None,
         )
     )  # fmt: skip
     failed = (InvariantCheck("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
     for strategy, reason, checks in ((bf16, "torch's bf16 hook raises on gloo", ()), (zero, "I12 is violated", failed)):
         case = case_of(strategy, scenario)
-        results.append(StrategyResult(case, strategy, label(strategy), 0, refused=reason, checks=checks))
+        results.append(StrategyResult(case, 0, refused=reason, checks=checks))
     aa_pairs = (AAPair(Strategy("ddp"), interval(0.1e-3, 0.5e-3)), AAPair(Strategy("flat"), interval(-0.2e-3, 0.4e-3)))
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
     return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())
@@ -235,8 +233,7 @@ COMPUTE_S = 0.1
 def with_copies(*strategies):
     """Return the strategies, the reference, and second copies of the reference and first strategy: two A/A pairs."""
     first = [replace(strategies[0], again=1)] if strategies else []
-    references = dict.fromkeys(map(reference_of, (Strategy(REFERENCE), *strategies)))
-    return (*references, *strategies, Strategy(REFERENCE, again=1), *first)
+    return (Strategy(REFERENCE), *strategies, Strategy(REFERENCE, again=1), *first)
 
 
 FLAT_AND_NAIVE = with_copies(Strategy("flat"), Strategy("naive"))

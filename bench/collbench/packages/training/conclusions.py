@@ -11,13 +11,8 @@ from collbench.model.conclusions import Analysis, Interval
 from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
 from collbench.packages.training.step_records import RankMemory, Timeline
-from collbench.packages.training.synchronisation import Scenario, Strategy, label
+from collbench.packages.training.synchronisation import Scenario, Strategy, label, strategy_in
 
-# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so a smaller
-# saving could not be seen.
-WORTH = 0.01
-# Batches per step with no_sync.
-BATCHES = 4
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
@@ -50,6 +45,11 @@ class Split:
     # Time by which clipping and the update take longer; below 0 if each rank updates its share only.
     update_s: float = 0.0
 
+    @property
+    def last_rank_s(self) -> float:
+        """Return the tail of the rank whose backward ended last."""
+        return self.tail_s - self.late_s
+
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
@@ -59,8 +59,6 @@ class StrategyResult:
     """
 
     case: Case
-    strategy: Strategy
-    label: str
     # Number of blocks that count, over all launches.
     rounds: int
     # Time of a step, as `Summary.time_s` of the case.
@@ -74,8 +72,8 @@ class StrategyResult:
     share_std: float | None = None
     split: Split | None = None
     # Time of the strategy's calls back to back, without computing.
-    communication_only_s: float | None = None
-    # Hidden share of the communication: 1 − exposed / communication_only_s.
+    calls_alone_s: float | None = None
+    # Hidden share of the communication: 1 − exposed / calls_alone_s.
     hidden: float | None = None
     # Bytes of each all-reduce of a step.
     calls: tuple[int, ...] | None = None
@@ -93,6 +91,16 @@ class StrategyResult:
     memory: RankMemory | None = None
     # Bytes of the strategy's tensors, without activations. None if not known.
     computed_bytes: int | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the strategy of the case."""
+        return strategy_in(self.case)
+
+    @property
+    def label(self) -> str:
+        """Return the name of the strategy."""
+        return label(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,6 @@ class ScalingPoint:
     """The speed at which a strategy trains on a number of ranks, each with the same batch."""
 
     case: Case
-    strategy: Strategy
     step: Interval
     # Examples per second of all ranks together.
     examples_per_s: Interval
@@ -147,7 +154,7 @@ class ScalingPoint:
     @property
     def label(self) -> str:
         """Return the name of the strategy."""
-        return label(self.strategy)
+        return label(strategy_in(self.case))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,53 +223,6 @@ class Advice:
     def chosen(self) -> PlanPrediction:
         """Return the prediction for the advised buckets."""
         return self.cap if self.advised else self.default
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The prediction for code that makes gradients synchronise in another way; seconds per step."""
-
-    # Name of the code, as in `training.report.advice`.
-    name: str
-    # Communication that remains after backward.
-    tail_s: float
-    # Share of a step with the advised buckets that this code saves.
-    saved: float
-
-    @property
-    def worth(self) -> bool:
-        """Return whether the code saves enough to be typed."""
-        return self.saved >= WORTH
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedAdvice:
-    """An advice with its explanation."""
-
-    advice: Advice
-    # Name of the model that the gradients belong to.
-    model: str
-    # Description of the link.
-    link: str
-    # True if communicating on the link takes CPU time. None if unknown.
-    cpu: bool | None
-    # Further limitations of the predictions.
-    notes: tuple[str, ...]
-    # Number of gradients, and their bytes in total.
-    gradients: int
-    total: int
-    # Time at which the last gradient is ready.
-    backward_s: float
-    # Time of all bytes at the rate of the link.
-    bytes_s: float
-    # Time of a step with torch's defaults.
-    step_s: float
-    # Other settings that reports have code for.
-    ways: tuple[Way, ...]
-    # `bucket_cap_mb` of DistributedDataParallel for the cap.
-    cap_mib: float
-    # Number of ranks for which all this is valid, if known.
-    ranks: int | None = None
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────

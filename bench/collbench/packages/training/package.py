@@ -50,6 +50,5 @@ TRAINING = Package(
             "equivalence",
         ),
     },
-    formats={"cs336": Deferred("packages.training.report.cs336:document")},
     lists={"models": Deferred("packages.training.report.part:models")},
 )

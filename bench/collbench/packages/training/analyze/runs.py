@@ -151,7 +151,7 @@ def verified(
             longer_s = max(0.0, split.interference_s + (split.pack_s or 0.0))
             factor = 1 + longer_s / ready.ready_s[-1]
             ready = replace(ready, ready_s=tuple(factor * ready_s for ready_s in ready.ready_s))
-        tail = None if split is None else split.tail_s - split.late_s
+        tail = None if split is None else split.last_rank_s
         exposed, refused = (result.exposed, result.refused) if result is not None else (None, None)
         verdicts.append(Verified(name, tail_s(ready, ends, cost), tail, exposed, refused))
     return verdicts

@@ -20,7 +20,7 @@ from collbench.model.conclusions import Interval, Summary
 from collbench.model.notices import Notice, notice
 from collbench.model.projection import RANKS, grouped
 from collbench.model.records import Case, InvariantCheck, Run, Samples, Timings
-from collbench.packages.training.catalog.strategies import competes, kind, reference_of
+from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import (
     AAPair,
     ScalingPoint,
@@ -237,7 +237,7 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
 def reference_case(case: Case) -> Case:
     """Return the case of the same step without synchronisation."""
-    return with_strategy(case, reference_of(strategy_in(case)))
+    return with_strategy(case, Strategy(REFERENCE))
 
 
 def first_copy(case: Case) -> Case:
@@ -245,10 +245,30 @@ def first_copy(case: Case) -> Case:
     return with_strategy(case, replace(strategy_in(case), again=0))
 
 
-def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
-    """Return differences of step times in seconds: each case minus its reference, and each A/A pair."""
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Differences of step times in seconds: each case minus its reference, and the A/A pairs."""
+
+    # (case, other case) → launch → one difference for each round that counts in both.
+    series: dict[tuple[Case, Case], Series]
+    intervals: dict[tuple[Case, Case], Interval]
+    aa_pairs: tuple[AAPair, ...]
+    # A/A noise: the largest difference within the intervals of the A/A pairs; 0 without pairs.
+    noise_s: float
+
+
+def differences(rounds: Rounds, cases: Iterable[Case]) -> Differences:
+    """Return the differences of these cases of a scenario."""
     pairs = [(case, other) for case in cases for other in (reference_case(case), first_copy(case)) if other != case]
-    return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
+    series = {pair: values for pair in pairs if (values := by_launch(rounds, pair[0], step_s, pair[1]))}
+    intervals = estimates(series, levels_of(rounds, series))
+    aa_pairs = tuple(
+        AAPair(strategy_in(first), difference)
+        for (case, first), difference in intervals.items()
+        if case != first == first_copy(case)
+    )
+    largest = (max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs)
+    return Differences(series, intervals, aa_pairs, max(largest, default=0.0))
 
 
 def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
@@ -256,20 +276,6 @@ def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[
     pairs = list(pairs)
     level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
     return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
-
-
-def aa_pairs_of(intervals: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
-    """Return the A/A pairs among the estimates of `differences_of`."""
-    return tuple(
-        AAPair(strategy_in(first), difference)
-        for (case, first), difference in intervals.items()
-        if case != first == first_copy(case)
-    )
-
-
-def noise_of(aa_pairs: Iterable[AAPair]) -> float:
-    """Return the A/A noise: the largest difference within the intervals of the A/A pairs, in seconds per step."""
-    return max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
 
 
 def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
@@ -284,19 +290,17 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    differences_s = differences_of(rounds, cases)
-    intervals = estimates(differences_s, levels_of(rounds, differences_s))
+    measured = differences(rounds, cases)
     results = [
-        _result(case, tries.get(case, []), rounds, steps, intervals.get((case, reference_case(case)))) for case in cases
+        _result(case, tries.get(case, []), rounds, steps, measured.intervals.get((case, reference_case(case))))
+        for case in cases
     ]
-    aa_pairs = aa_pairs_of(intervals)
-    noise_s = noise_of(aa_pairs)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=steps.get(with_strategy(scenario.case, Strategy(REFERENCE))),
-        results=tuple(_placed(results, rounds, noise_s or 0.0)),
-        aa_pairs=aa_pairs,
-        noise_s=noise_s,
+        results=tuple(_placed(results, rounds, measured.noise_s)),
+        aa_pairs=measured.aa_pairs,
+        noise_s=measured.noise_s,
         blocks=rounds.blocks,
         dropped=rounds.dropped,
     )
@@ -306,20 +310,18 @@ def _result(
     case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
 ) -> StrategyResult:
     """Return the result of a case. exposed: None for a reference, and if no round has both cases."""
-    strategy, reference = strategy_in(case), reference_case(case)
+    reference = reference_case(case)
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
     result = StrategyResult(
         case,
-        strategy,
-        label(strategy),
         rounds=0,
         calls=next((detail.calls for detail in details if detail.calls is not None), None),
         checks=checks,
         # Take the first: launches of a resumed run record a timeline again.
         timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
         memory=next((_most(detail.memory) for detail in details if detail.memory), None),
-        computed_bytes=alone_bytes(case, strategy),
+        computed_bytes=alone_bytes(case, strategy_in(case)),
     )
     if failed := _failed(checks):
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
@@ -340,7 +342,7 @@ def _result(
         share=exposed.value / step.value,
         share_std=_std(by_launch(rounds, case, step_s, reference, share=True)),
         split=split,
-        communication_only_s=alone_s,
+        calls_alone_s=alone_s,
         hidden=1 - exposed.value / alone_s if alone_s else None,
         resolved=_resolved(exposed),
         adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,
@@ -451,4 +453,4 @@ def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoi
     ranks, itself = base.scenario.case.world_size, case == with_strategy(base.scenario.case, Strategy(REFERENCE))
     efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
     speed_up = base.compute.value / step.value * case.world_size / ranks
-    return ScalingPoint(case, result.strategy, step, rate, ranks, efficiency, speed_up)
+    return ScalingPoint(case, step, rate, ranks, efficiency, speed_up)

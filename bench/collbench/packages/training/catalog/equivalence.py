@@ -101,8 +101,6 @@ class TrialResult:
     examples: tuple[int, int] = (1, 1)
     # Reason why this host cannot run the trial.
     untried: str = ""
-    # Failure that ended the trial, with its rank.
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Proof:
     world_size: int
     steps: int
     verdicts: tuple[Verdict, ...]
-    # Reason why ranks could not begin. None if they did.
+    # Reason why ranks ended before the last trial. None if they did not.
     failure: str | None = None
 
     @property
@@ -265,7 +263,7 @@ def verdict(result: TrialResult) -> Verdict:
     if result.untried:
         return Verdict(result, None, limit, result.untried)
     if difference is None:
-        return Verdict(result, False, limit, f"FAILED: {result.failure}" if result.failure else NOT_MEASURED)
+        return Verdict(result, False, limit, NOT_MEASURED)
     # A mistake may keep the ranks' loss from falling; the one process makes no mistake.
     curves = [result.alone] * (trial.alone is not None) + [result.loss] * (trial.must != "differ")
     if not math.isfinite(difference) or not all(map(fell, curves)):

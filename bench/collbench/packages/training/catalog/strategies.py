@@ -1,15 +1,11 @@
 """Define the table of strategies, the ways to synchronise gradients: settings and properties of each strategy.
 
-In: a `Strategy` or its text. Out: its properties, and why it cannot be measured in a scenario. Does not import
+In: a `Strategy`. Out: its properties, and why it cannot be measured in a scenario. Does not import
 torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or
 in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks that both exist.
 """
 
-import functools
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from collbench.catalog.backends import BACKENDS
 from collbench.model.notices import Notice, notice
@@ -27,7 +23,7 @@ class StrategyKind:
     """The properties of one strategy."""
 
     about: str
-    # Keys of the strategy's configuration, without `accumulate`, which all strategies take.
+    # Keys of the strategy's configuration.
     takes: tuple[str, ...] = ()
     # Key that the strategy requires, and an example of it.
     needs: tuple[str, str] | None = None
@@ -90,7 +86,7 @@ STRATEGIES: dict[str, StrategyKind] = {
         ("every",), ("every", "{local_sgd: {every: 4}}"), exact=False, sends=False, all_reduces=False, overlaps=False,
     ),
     "ddp": StrategyKind(
-        "torch's DistributedDataParallel", ("cap", "buckets", "options"),
+        "torch's DistributedDataParallel", ("cap", "options"),
         options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
     ),
     "zero1": StrategyKind(
@@ -126,37 +122,9 @@ def hooks_of(strategy: Strategy) -> set[str]:
     return set(strategy.options) & set(DDP_HOOKS)
 
 
-# ── as text ──────────────────────────────────────────────────────────────────────────────────────
-_TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
-# Field of a strategy that is not text → function that parses it.
-_READ: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
-    "buckets": lambda text: tuple(map(int, text.split("+"))),
-    "options": lambda text: tuple(text.split("+")),
-}
-
-
-@functools.cache
-def strategy_of(text: str) -> Strategy:
-    """Return the strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a strategy")
-    pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
-    try:
-        return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
-    except TypeError:
-        raise ValueError(f"{text!r} is not a strategy") from None
-
-
 def competes(strategy: Strategy) -> bool:
     """Return whether the strategy may be chosen: it synchronises, and it is not a second copy."""
     return kind(strategy).synchronises and not strategy.again
-
-
-def reference_of(strategy: Strategy) -> Strategy:
-    """Return the strategy that makes the same step without synchronisation."""
-    return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
@@ -178,8 +146,6 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Not
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
     if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
         return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
-    if scenario.options.batch % strategy.accumulate:
-        return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
     return None
 
 

@@ -91,18 +91,21 @@ def advise(
     link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
-    if (model is None) == (recorded is None):
-        raise ConfigError(WHOSE)
     curve, link = (None, link) if link is None or "+" in link else (link, None)
-    if curve is None and world_size is not None:
-        raise ConfigError("advise: --world-size is for a run that --link names")
-    if recorded is None and scenario is not None:
-        raise ConfigError("advise: --scenario chooses from a run, which --from names")
-    if recorded is not None and backward is not None:
-        raise ConfigError("advise: --backward is for --model; a run contains the time of backward")
+    without_unit = backward is not None and backward.strip().replace(".", "", 1).isdigit()
+    for wrong, message in (
+        ((model is None) == (recorded is None), WHOSE),
+        (curve is None and world_size is not None, "advise: --world-size is for a run that --link names"),
+        (recorded is None and scenario is not None, "advise: --scenario chooses from a run, which --from names"),
+        (
+            recorded is not None and backward is not None,
+            "advise: --backward is for --model; a run contains the time of backward",
+        ),
+        (without_unit, f"--backward: {backward} has no unit; write {backward}ms, or {backward}s"),
+    ):
+        if wrong:
+            raise ConfigError(message)
     backward_s = _parsed("--backward", units.parse_seconds, backward)
-    if backward is not None and backward.strip().replace(".", "", 1).isdigit():
-        raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
     if backward_s is not None and backward_s <= 0:
         raise ConfigError(f"--backward: {backward} must be above 0")
     share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0

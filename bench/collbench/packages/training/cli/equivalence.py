@@ -3,10 +3,9 @@
 It starts real ranks and receives their results; `training/rank/equivalence.py` trains.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -31,10 +30,9 @@ from collbench.packages.training.catalog.equivalence import (
 )
 from collbench.packages.training.report import equivalence as report
 from collbench.report import markdown
+from collbench.store import encoding
 
 FOLDER = PLOTS / "equivalence"
-# Most examples for which a table of examples per rank is useful.
-MOST_EXAMPLES = 1000
 
 
 def equivalence(
@@ -42,7 +40,7 @@ def equivalence(
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Train for N steps.", metavar="N")] = 24,
     examples: Annotated[
         int | None,
-        typer.Option(help="Train nothing: print which of N examples each rank reads.", metavar="N", max=MOST_EXAMPLES),
+        typer.Option(help="Train nothing: print which of N examples each rank reads.", metavar="N"),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=1, help="With --examples: set the examples per rank and step.", metavar="B")
@@ -82,29 +80,17 @@ def run_trials(
     launcher: Starter,
     begun: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[TrialResult], str | None]:
-    """Return the results of all trials, and why a launch could not begin, or None. begun: receives a trial's number.
+    """Return the results of all trials, and why the ranks ended early, or None. begun: receives a trial's number.
 
-    A trial in which a rank raises, dies or hangs ends its launch: another launch measures the remaining trials.
+    Trials after one in which a rank raises, dies or hangs have no result.
     """
     results: list[TrialResult] = []
-    reached = -1  # the last trial that ranks began
-
-    def began(_: int) -> None:
-        nonlocal reached
-        reached = len(results)
-        begun(reached)
 
     def sampled(line: bytes, _: object) -> None:
-        numbers: dict[str, Any] = {name: tuple(n) if isinstance(n, list) else n for name, n in json.loads(line).items()}
-        results.append(TrialResult(trials[len(results)], **numbers))
+        results.append(encoding.decoded(line, TrialResult))
 
-    while left := tuple(trials[len(results) :]):
-        job = EquivalenceJob(left, steps)
-        start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
-        (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=began, sampled=sampled))
-        if outcome.failure is None:
-            break
-        if reached < len(results) or outcome.stuck:  # the next launch would end as this one did
-            return results + [TrialResult(trial) for trial in trials[len(results) :]], outcome.failure.text
-        results.append(TrialResult(trials[reached], failure=outcome.failure.text))
-    return results, None
+    job = EquivalenceJob(tuple(trials), steps)
+    start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
+    (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=begun, sampled=sampled))
+    results += [TrialResult(trial) for trial in trials[len(results) :]]
+    return results, None if outcome.failure is None else outcome.failure.text

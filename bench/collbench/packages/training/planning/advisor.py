@@ -13,12 +13,12 @@ the step on the link as assumed (`WORTH`), and loses on none of the three links.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from collbench.model.units import format_rounded_bytes
-from collbench.packages.training.conclusions import BATCHES, WORTH, Advice, ExplainedAdvice, PlanPrediction, Way
+from collbench.packages.training.conclusions import Advice, PlanPrediction
 from collbench.packages.training.planning.buckets import (
     BucketPlan,
     ReadyTimes,
@@ -31,6 +31,11 @@ from collbench.packages.training.planning.buckets import (
 )
 from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel
 
+# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so a smaller
+# saving could not be seen.
+WORTH = 0.01
+# Batches per step with no_sync.
+BATCHES = 4
 # Relative error of a link's latency and rate, unless more is known.
 OFF = 0.2
 # Largest relative error of a link that the advisor uses.
@@ -100,6 +105,59 @@ def computing_s(ready_times: ReadyTimes) -> float:
     return (1 + FORWARD_OF_BACKWARD) * ready_times.ready_s[-1]
 
 
+# ── the advice with its explanation ──────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The prediction for code that makes gradients synchronise in another way; seconds per step."""
+
+    # Name of the code, as in `training.report.advice`.
+    name: str
+    # Communication that remains after backward.
+    tail_s: float
+    # Share of a step with the advised buckets that this code saves.
+    saved: float
+
+    @property
+    def worth(self) -> bool:
+        """Return whether the code saves enough to be typed."""
+        return self.saved >= WORTH
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedAdvice:
+    """An advice with what it follows from."""
+
+    advice: Advice
+    # Name of the model that the gradients belong to.
+    model: str
+    ready_times: ReadyTimes
+    link: LinkModel
+    # Further limitations of the predictions.
+    notes: tuple[str, ...]
+    # Other settings that reports have code for.
+    ways: tuple[Way, ...]
+
+    @property
+    def backward_s(self) -> float:
+        """Return the time at which the last gradient is ready."""
+        return self.ready_times.ready_s[-1]
+
+    @property
+    def bytes_s(self) -> float:
+        """Return the time of all bytes at the rate of the link."""
+        return self.ready_times.total * self.link.cost.slope_s
+
+    @property
+    def step_s(self) -> float:
+        """Return the time of a step with torch's defaults."""
+        return computing_s(self.ready_times) + self.advice.default.tail_s
+
+    @property
+    def cap_mib(self) -> float:
+        """Return `bucket_cap_mb` of DistributedDataParallel for the cap."""
+        return cap_mib(self.ready_times, self.advice.cap_bytes)
+
+
 def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsize: int) -> Iterator[Way]:
     """Yield other settings that reports have code for, each with `plan`. itemsize: bytes of a gradient's element."""
     usual_s = tail_s(ready_times, plan, cost)
@@ -115,7 +173,7 @@ def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsiz
 
 
 def explain(advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, model: str) -> ExplainedAdvice:
-    """Return the advice with its explanation, and with other settings."""
+    """Return the advice with its explanation, and with other settings, the best first."""
     plan = uniform(ready_times, advice.cap_bytes) if advice.advised else torch_default(ready_times)
     notes = list(link.notes)
     if link.largest is not None and max(advice.chosen.buckets) > link.largest:
@@ -123,18 +181,5 @@ def explain(advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: 
             "A bucket has more bytes than the largest size measured: above "
             f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
         )
-    return ExplainedAdvice(
-        advice=advice,
-        model=model,
-        link=link.words,
-        cpu=link.cpu,
-        notes=tuple(notes),
-        gradients=len(ready_times.nbytes),
-        total=ready_times.total,
-        backward_s=ready_times.ready_s[-1],
-        bytes_s=ready_times.total * link.cost.slope_s,
-        step_s=computing_s(ready_times) + advice.default.tail_s,
-        ways=tuple(ways(ready_times, plan, link.cost, itemsize)),
-        cap_mib=cap_mib(ready_times, advice.cap_bytes),
-        ranks=link.ranks,
-    )
+    others = sorted(ways(ready_times, plan, link.cost, itemsize), key=lambda way: -way.saved)
+    return ExplainedAdvice(advice, model, ready_times, link, tuple(notes), tuple(others))

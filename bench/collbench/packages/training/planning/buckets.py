@@ -27,7 +27,6 @@ BucketPlan = tuple[int, ...]
 
 # torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
 TORCH_CAPS = (MIB, 25 * MIB)
-# First line of a file of gradients.
 
 
 @dataclass(frozen=True, slots=True)

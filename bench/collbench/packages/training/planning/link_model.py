@@ -134,16 +134,12 @@ class LinkModel:
 
 def stated(text: str) -> LinkModel:
     """Return the link of a text such as "2ms+1GB/s": latency, and buffer bytes over time. Raises ConfigError."""
-    latency_s, bytes_per_s = _parsed("--link", text)
+    try:
+        latency_s, bytes_per_s = parse_link(text)
+    except ValueError as error:
+        raise ConfigError(f"--link {text}: {error}") from None
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s, bytes of the buffer over time"
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
-
-
-def _parsed(option: str, text: str) -> tuple[float, float]:
-    try:
-        return parse_link(text)
-    except ValueError as error:
-        raise ConfigError(f"{option} {text}: {error}") from None
 
 
 def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int | None = None) -> LinkModel:

@@ -1,11 +1,10 @@
 """Run one rank of an equivalence proof: train a small model as one of K ranks and as one process, and compare.
 
 In: a `RankContext` and an encoded `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`; the
-payload of `sampled` is the fields of one `TrialResult`, sent by rank 0. The model is small so that dozens of trainings
+payload of `sampled` is an encoded `TrialResult`, sent by rank 0. The model is small so that dozens of trainings
 take seconds, and smooth so that training does not amplify rounding.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +18,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from collbench.model.records import Json
-from collbench.packages.training.catalog.equivalence import TIMEOUT_S, EquivalenceJob, Training, Trial
+from collbench.packages.training.catalog.equivalence import (
+    TIMEOUT_S,
+    EquivalenceJob,
+    Training,
+    Trial,
+    TrialResult,
+)
 from collbench.protocol.rank_context import RankContext
 from collbench.rank.group import Group
 from collbench.rank.process import joined, run_rank, wait_to_begin
@@ -69,24 +74,24 @@ def main(context: RankContext, encoded: bytes) -> None:
             for index, trial in enumerate(job.trials):
                 if group.rank == 0:
                     context.send({"kind": "begin", "index": index})
-                numbers = _compare(trial, group, job.steps)
+                result = _compare(trial, group, job.steps)
                 context.tick()
                 if group.rank == 0:
-                    context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
+                    context.send({"kind": "sampled", "failure": None}, encoding.encoded(result))
         return {}
 
     run_rank(context, work)
 
 
 # ── one trial ────────────────────────────────────────────────────────────────────────────────────
-def _compare(trial: Trial, group: Group, steps: int) -> Json:
-    """Return the numbers of a `TrialResult`. All ranks also train as the one process: they would be idle otherwise."""
+def _compare(trial: Trial, group: Group, steps: int) -> TrialResult:
+    """Return the result of a trial. All ranks also train as the one process: they would be idle otherwise."""
     gpus = torch.cuda.device_count()
     # DataParallel divides a batch only if there are at least two GPUs.
     if trial.data_parallel and gpus < 2:
-        return {"untried": "not tried: needs two GPUs"}
+        return TrialResult(trial, untried="not tried: needs two GPUs")
     if trial.gpu and not gpus:
-        return {"untried": "not tried: needs a GPU"}
+        return TrialResult(trial, untried="not tried: needs a GPU")
     ranks = 1 if trial.data_parallel else group.world_size
     share = ProcessRole(group.rank if ranks > 1 else 0, ranks, group.world_size, gpus if trial.data_parallel else 0)
     parameters, losses, batch = train(trial.ranks, share, trial.dtype, steps)
@@ -99,13 +104,14 @@ def _compare(trial: Trial, group: Group, steps: int) -> Json:
         steps *= group.world_size**trial.ranks.growth
         alone, losses_alone, batch_alone = train(replace(trial.alone, accumulate=1), role, trial.dtype, steps)
     gathered = group.gather((difference(parameters, alone), losses))
-    return {
+    return TrialResult(
+        trial,
         # Python's max() can lose a NaN, which is a difference too.
-        "difference": float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max()),
-        "loss": [sum(step) / len(step) for step in zip(*(curve for _, curve in gathered), strict=True)],
-        "alone": losses_alone,
-        "examples": [batch, batch_alone],
-    }
+        difference=float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max()),
+        loss=tuple(sum(step) / len(step) for step in zip(*(curve for _, curve in gathered), strict=True)),
+        alone=tuple(losses_alone),
+        examples=(batch, batch_alone),
+    )
 
 
 def difference(actual: list[torch.Tensor], reference: list[torch.Tensor]) -> float:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,32 +50,42 @@ class SentCall:
     done_ns: Any = 0
 
 
-class Transport(Protocol):
-    """A carrier of all-reduces."""
+class Transport:
+    """A carrier of all-reduces, which records them."""
 
-    world_size: int
-    # True to record also the completion time of each call.
-    stamped: bool
-    # Calls since the list was last cleared.
-    sent: list[SentCall]
-    # Function that marks an instant: the host's clock in ns, unless a stopwatch of the device is used.
-    mark: Any
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        # True to record also the completion time of each call.
+        self.stamped = False
+        # Calls since the list was last cleared.
+        self.sent: list[SentCall] = []
+        # Function that marks an instant: the host's clock in ns, unless a stopwatch of the device is used.
+        self.mark: Any = time.perf_counter_ns
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         """Begin to sum over ranks, in place."""
+        raise NotImplementedError
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Begin an all-reduce; return a future of the mean, as communication hooks of DistributedDataParallel do."""
+        raise NotImplementedError("torch's DistributedDataParallel does not send by this library")
+
+    def _note(self, tensor: torch.Tensor) -> SentCall:
+        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
+        self.sent.append(sent)
+        return sent
 
 
-class RealTransport(Transport, Protocol):
+class RealTransport(Transport):
     """A transport that moves data, over which ranks also agree on weights."""
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Copy the values of rank 0 to all ranks."""
+        raise NotImplementedError
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return the values of every rank, in order of rank."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -95,23 +105,18 @@ class RankInfo:
         return cls(group.rank, size, group.device.handle, real)
 
 
-@dataclass(slots=True)
-class ProcessGroupTransport:
+class ProcessGroupTransport(RealTransport):
     """A transport over torch's process group."""
 
-    world_size: int
-    stamped: bool = False
-    sent: list[SentCall] = field(default_factory=list)
     # Zeros that are sent in place of tensors without memory.
-    blank: torch.Tensor | None = None
-    mark: Any = time.perf_counter_ns
+    _blank: torch.Tensor | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         sent = self._note(tensor)
         if tensor.is_meta:  # zeros are sent in its place, which all calls in flight share
-            if self.blank is None or self.blank.numel() < tensor.numel():
-                self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
-            tensor = self.blank[: tensor.numel()]
+            if self._blank is None or self._blank.numel() < tensor.numel():
+                self._blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+            tensor = self._blank[: tensor.numel()]
         work = dist.all_reduce(tensor, async_op=True)
         return _Stamped(work, sent, self.mark) if self.stamped else work
 
@@ -133,37 +138,25 @@ class ProcessGroupTransport:
         dist.all_gather(gathered, tensor.contiguous())
         return gathered
 
-    def _note(self, tensor: torch.Tensor) -> SentCall:
-        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
-        self.sent.append(sent)
-        return sent
 
-
-@dataclass(slots=True)
-class MpiTransport:
+class MpiTransport(RealTransport):
     """A transport over MPI's world, for tensors in the memory of the host."""
 
-    world_size: int
-    # Communicator of mpi4py.
-    world: Any
-    stamped: bool = False
-    sent: list[SentCall] = field(default_factory=list)
-    mark: Any = time.perf_counter_ns
+    def __init__(self, world_size: int, world: Any) -> None:
+        super().__init__(world_size)
+        # Communicator of mpi4py.
+        self._world = world
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
-        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
-        self.sent.append(sent)
-        return _Requested(self.world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
-
-    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        raise NotImplementedError("torch's DistributedDataParallel does not send by MPI")
+        sent = self._note(tensor)
+        return _Requested(self._world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        self.world.Bcast(buffer_of(tensor), 0)
+        self._world.Bcast(buffer_of(tensor), 0)
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         gathered = tensor.new_empty((self.world_size, tensor.numel()))
-        self.world.Allgather(buffer_of(tensor.contiguous()), buffer_of(gathered))
+        self._world.Allgather(buffer_of(tensor.contiguous()), buffer_of(gathered))
         return [values.view_as(tensor) for values in gathered]
 
 
@@ -205,7 +198,7 @@ class _Stamped:
         return done
 
 
-class EmulatedLink:
+class EmulatedLink(Transport):
     """A link that carries one all-reduce after the other; each starts once all ranks have launched it.
 
     Ranks share a file of launch times. No data is moved, and ranks sleep until a call is complete, so a call costs no
@@ -213,9 +206,7 @@ class EmulatedLink:
     """
 
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
-        self.world_size, self.stamped = world_size, False
-        self.sent: list[SentCall] = []
-        self.mark: Any = time.perf_counter_ns
+        super().__init__(world_size)
         self._cost, self._rank = AllReduceCost.emulated(link), rank
         mode: Any = "r+" if file.exists() else "w+"
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))

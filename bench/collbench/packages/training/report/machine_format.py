@@ -63,7 +63,6 @@ class TrainingCase(PublicCase):
     rounds: int = about("blocks that count, of all launches")
     refused: Text | None = about("why there are no times")
     bucket_bytes: int | None = about("cap of the buckets")
-    accumulate: int = about("micro-batches of a step")
     peak_memory_bytes: int | None = about("most that torch gave out at once for it alone; null: not measured")
     computed_memory_bytes: int | None = about("its tensors without activations; null where not known")
     link_latency_s: Number = about("of the emulated link; null for a real one")
@@ -133,64 +132,58 @@ class TrainingEntries(PublicModel):
 
 def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
     """Return the fields that `TrainingCase` adds, for each case of training steps."""
+    warmup_steps = step_settings(run.plan.settings).warmup_steps
 
     def row(scenario: Scenario, result: StrategyResult) -> Json:
-        link, parts = scenario.link, result.split
-        columns: Json = {
-            "label": result.label,
+        """Return the fields of a case; those whose names are fields of the result, or parts of its split, as they are.
+
+        The case itself and its summary have the fields that all cases have.
+        """
+        added = TrainingCase.model_fields.keys() - PublicCase.model_fields.keys()
+        return {
+            **{name: getattr(result, name) for name in added if hasattr(result, name)},
+            **{part.name: getattr(result.split, part.name, None) for part in fields(Split)},
             "scenario": scenario.case.key,
             "global_batch_size": global_batch(result.case),
-            "warmup_steps": step_settings(run.plan.settings).warmup_steps,
+            "warmup_steps": warmup_steps,
             "benchmark_steps": result.case.depth * result.rounds,
+            **interval_columns(result.step, "step_time_avg", "step_time_low", "step_time_high"),
+            "step_time_std": result.step_std,
+            **interval_columns(result.exposed, "comm_time_avg", "comm_time_low", "comm_time_high"),
+            "comm_time_std": result.exposed_std,
             "comm_frac_avg": result.share,
             "comm_frac_std": result.share_std,
-            "hidden": result.hidden,
-            **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
-            "calls_alone_s": result.communication_only_s,
-            "calls": len(result.calls) if result.calls is not None else None,
-            "place": result.place,
+            "calls": None if result.calls is None else len(result.calls),
+            "call_bytes": result.calls,
             "resolved": result.resolved if result.step else None,
-            "adds_up": result.adds_up,
-            "rounds": result.rounds,
-            "refused": result.refused,
             "bucket_bytes": result.strategy.cap_bytes,
-            "accumulate": result.strategy.accumulate,
-            "peak_memory_bytes": result.memory.peak_bytes if result.memory else None,
+            "peak_memory_bytes": getattr(result.memory, "peak_bytes", None),
             "computed_memory_bytes": result.computed_bytes,
-            "link_latency_s": link.latency_s if link else None,
-            "link_bytes_per_s": link.bytes_per_s if link else None,
+            "link_latency_s": getattr(scenario.link, "latency_s", None),
+            "link_bytes_per_s": getattr(scenario.link, "bytes_per_s", None),
         }
-        for name, interval, std in (
-            ("step_time", result.step, result.step_std),
-            ("comm_time", result.exposed, result.exposed_std),
-        ):
-            names = (f"{name}_avg", f"{name}_low", f"{name}_high")
-            columns |= {f"{name}_std": std, **interval_columns(interval, *names)}
-        return columns | {"checks": result.checks, "call_bytes": result.calls}
 
-    return {
-        result.case: row(entry.scenario, result)
-        for entry in training_of(analysis).scenarios
-        for result in entry.results
-    }
+    scenarios = training_of(analysis).scenarios
+    return {result.case: row(entry.scenario, result) for entry in scenarios for result in entry.results}
 
 
 def document(analysis: Analysis) -> TrainingEntries:
     """Return the scenarios and the scaling of a run."""
     conclusions = training_of(analysis)
-    values = {
-        "scenarios": [
-            {name: getattr(scenario, name) for name in PublicScenario.model_fields}
-            | {"scenario": scenario.scenario.case.key}
-            for scenario in conclusions.scenarios
-        ],
-        "scaling": [
-            {"key": point.case.key}
-            | {name: getattr(point, name) for name in PublicScalingPoint.model_fields if name != "key"}
-            for point in conclusions.scaling
-        ],
-    }
-    return TrainingEntries.model_validate(values)
+
+    def entry(model: type[PublicModel], record: object, **named: object) -> Json:
+        """Return the fields of a model from a record with the same names. named: fields that it has not."""
+        return {name: getattr(record, name) for name in model.model_fields if name not in named} | named
+
+    return TrainingEntries.model_validate(
+        {
+            "scenarios": [
+                entry(PublicScenario, scenario, scenario=scenario.scenario.case.key)
+                for scenario in conclusions.scenarios
+            ],
+            "scaling": [entry(PublicScalingPoint, point, key=point.case.key) for point in conclusions.scaling],
+        }
+    )
 
 
 COLUMNS = CaseColumns(case=TrainingCase, values=values, entries=TrainingEntries, document=document)

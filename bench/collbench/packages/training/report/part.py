@@ -7,7 +7,7 @@ from collbench.model.pages import page
 from collbench.model.records import Machine, Plan, Run
 from collbench.model.units import counted, format_rounded_bytes, format_seconds
 from collbench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
-from collbench.packages.training.catalog.strategies import competes, kind, strategy_of
+from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import ScenarioAnalysis, training_of
 from collbench.packages.training.planning.steps import rank_bytes, scenarios_of, traps
 from collbench.packages.training.report import steps
@@ -23,44 +23,32 @@ from collbench.report.labels import ranks_text
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, PlannedText, ReportPart
 
-# Field in CSV and JSON → its name in tables. Reports explain these fields.
-COLUMN_NAMES = {
-    "comm_frac_avg": "comm_frac",
-    "calls_alone_s": "calls alone",
-    "hidden": "hidden",
-    "tail_s": "tail",
-    "late_s": "of it late ranks",
-    "pack_s": "pack",
-    "interference_s": "interference",
-    "update_s": "update",
-    "gather_s": "gather",
-    "residual_s": "residual",
-    "adds_up": "adds up",
-    "place": "place",
-}
-
 
 def describe(run: Run, analysis: Analysis) -> Description:
     """Return training's description of a run; empty for a run without training steps."""
     conclusions = training_of(analysis)
     scenarios = conclusions.scenarios
+    scaling = steps.scaling(conclusions.scaling)
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     checked = any(samples.case.op == TRAINING_STEP for samples in run.samples)
+    noise = [scenario.noise_s for scenario in scenarios if scenario.aa_pairs]
+    results = [result for scenario in scenarios for result in scenario.results]
+    timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
     return Description(
         answer=steps.answers(scenarios),
         body=[
             *(block for scenario in scenarios for block in steps.section(scenario, failed)),
-            *section("Scaling over numbers of ranks", steps.scaling(conclusions.scaling), 2),
+            *section("Scaling over numbers of ranks", scaling, 2),
         ],
         brief=[
             *(block for scenario in scenarios for block in steps.brief_section(scenario)),
-            *section("Scaling over numbers of ranks", steps.scaling(conclusions.scaling), 3),
+            *section("Scaling over numbers of ranks", scaling, 3),
         ],
         folded=folded(scenarios),
-        precision=precision(scenarios),
+        precision=[f"two copies of one strategy differ by up to {steps.seconds(max(noise))} per step"] if noise else [],
         verified="the invariants of every strategy were checked before its first timed step" if checked else "",
         caveats=steps.unexplained(scenarios),
-        circumstances=circumstances(scenarios),
+        circumstances=[f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else [],
         method=steps.method_line(run),
         page=f"training steps: {page('training')}",
         leads=bool(scenarios),
@@ -71,31 +59,13 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
     """Return the invariants, and an explanation of the columns."""
     if not scenarios:
         return []
+    explained = (
+        f"**{name}**: {TrainingCase.model_fields[field].description}" for field, name in steps.COLUMN_NAMES.items()
+    )
     return [
         ("Invariants of training steps", steps.invariants(scenarios)),
-        (
-            "Exposed communication, and the columns of training steps",
-            [
-                steps.DEFINITION,
-                *items(
-                    f"**{COLUMN_NAMES[name]}**: {TrainingCase.model_fields[name].description}" for name in COLUMN_NAMES
-                ),
-            ],
-        ),
+        ("Exposed communication, and the columns of training steps", [steps.DEFINITION, *items(explained)]),
     ]
-
-
-def precision(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """Return the A/A noise: the largest difference between two copies of one strategy."""
-    noise = [scenario.noise_s for scenario in scenarios if scenario.aa_pairs]
-    return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} per step"] if noise else []
-
-
-def circumstances(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """Return the number of scenarios, and the number of their strategies that have a time."""
-    results = [result for scenario in scenarios for result in scenario.results]
-    timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
-    return [f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else []
 
 
 # ── text of `plan` and `list` ─────────────────────────────────────────────────────────────────────
@@ -131,9 +101,9 @@ STRATEGIES: list[Column[Strategy]] = [
 
 def best(measured: Sequence[Mapping[str, str]]) -> str | None:
     """Return the shortest step among the rows of a summary, as text; None if there is none."""
-    steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
-    if steps:
-        row = min(steps, key=lambda row: float(row["time_s"]))
+    # Only strategies that may be chosen have a place.
+    if placed := [row for row in measured if row.get("place")]:
+        row = min(placed, key=lambda row: float(row["time_s"]))
         step = f"{format_seconds(float(row['time_s']))} per step: {row['label']}"
         return f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
     return None

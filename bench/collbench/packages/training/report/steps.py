@@ -7,7 +7,7 @@ and comparisons write. Computes nothing but layout. A missing number is a dash, 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import replace
 
 from collbench.model.conclusions import Interval
 from collbench.model.projection import KINDS, grouped
@@ -17,13 +17,10 @@ from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import (
     AAPair,
     Advice,
-    PlanPrediction,
     ScalingPoint,
     ScenarioAnalysis,
-    Split,
     StrategyResult,
 )
-from collbench.packages.training.step_records import RankMemory
 from collbench.packages.training.synchronisation import (
     REFERENCE,
     TRAINING_STEP,
@@ -32,11 +29,21 @@ from collbench.packages.training.synchronisation import (
     label,
     options_of,
     step_settings,
+    strategy_in,
     with_strategy,
 )
 from collbench.report import blocks, labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
-from collbench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
+from collbench.report.labels import (
+    NOTHING,
+    SEPARATOR,
+    between,
+    common_parts,
+    counted,
+    interval_text,
+    ranks_text,
+    with_interval,
+)
 
 # Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
@@ -132,13 +139,18 @@ def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
     return sorted(scenario.results, key=key)
 
 
+def timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    """Return the results with a time, in order, without second copies: the A/A pairs show these."""
+    return [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
+
+
 def is_reference(result: StrategyResult) -> bool:
     """Return whether the result is the reference: the strategy without synchronisation, not its second copy."""
     return result.strategy == Strategy(REFERENCE)
 
 
 def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
-    """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash for controls."""
+    """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash without a place."""
     if is_reference(result):
         return "reference"
     sharing = sum(other.place == result.place for other in scenario.results)
@@ -148,14 +160,12 @@ def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
 
 def seconds(value: float | None) -> str:
     """Format seconds as `1.61 ms`; a dash if there is no value."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return format_seconds(value) if value else "0 s"
+    return NOTHING if value is None else format_seconds(value) if value else "0 s"
 
 
 def percent(value: float | None) -> str:
     """Format a share in percent, `12.3` for 0.123: the unit is in the header."""
-    if value is None or not math.isfinite(value):
+    if value is None:
         return NOTHING
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
 
@@ -164,20 +174,17 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
     """Format a value and its standard deviation as `1.61 ms ± 40 µs`."""
     if value is None:
         return NOTHING
-    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
-
-
-def ends(interval: Interval | None) -> tuple[float, float] | None:
-    """Return both limits of an interval; None if it is not known or not finite."""
-    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
-        return None
-    return interval.low, interval.high
+    return text(value) + (f" ± {text(std)}" if std is not None else "")
 
 
 def bounds(interval: Interval | None) -> str:
     """Format an interval as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
-    limits = ends(interval)
-    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
+    return NOTHING if interval is None else interval_text(interval, seconds)
+
+
+def exposed_text(result: StrategyResult | None) -> str:
+    """Format exposed communication with its interval."""
+    return with_interval(result.exposed if result else None, seconds)
 
 
 def _value(interval: Interval | None) -> float | None:
@@ -217,43 +224,41 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
         left("strategy", lambda result: names[result.label]),
         left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
         Column("step_time", lambda result: seconds(_value(result.step))),
-        Column(
-            "comm_time [95 % interval]",
-            lambda result: f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
-        ),
+        Column("comm_time [95 % interval]", exposed_text),
         Column("of it, %", lambda result: percent(result.share)),
     ]
-    head: Blocks = [Heading(scenario_text(scenario.scenario), 3), reference(scenario)]
-    return [*head, *(table(_timed(scenario), columns) or [NOT_TIMED]), *indistinguishable(scenario), *refused(scenario)]
-
-
-def _timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
-    return [result for result in ordered(scenario) if result.step is not None]
+    return [
+        Heading(scenario_text(scenario.scenario), 3),
+        reference(scenario),
+        *(table(timed(scenario), columns) or [NOT_TIMED]),
+        *indistinguishable(scenario),
+        *refused(scenario),
+        *blocks.section("Memory of a rank", memory_table(scenario), 3),
+    ]
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """For each of the first scenarios, state the fastest strategy, its step and communication time, and buckets."""
     lines = []
     for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
-        names = names_of(scenario)
-        timed = [(r, r.step.value) for r in scenario.results if r.step is not None and competes(r.strategy)]
-        best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
-        if best is None:
+        names, ranked = names_of(scenario), competing(scenario)
+        if not ranked:
             continue
-        level = sorted(((r, s) for r, s in timed if best.place and r.place == best.place), key=lambda pair: pair[1])
+        best = ranked[0]
+        level = [result for result in ranked if best.place and result.place == best.place]
         text = f"{title}: " if len(scenarios) > 1 else ""
         if len(level) > 1:
             leaders = "No strategy is faster than another here"
-            if len(level) < len(timed):
-                leaders = f"{_listed((names[r.label] for r, _ in level), ', ')} are fastest, and none of them leads"
-            text += f"**{leaders}**: {between(seconds(level[0][1]), seconds(level[-1][1]))} per step"
-            costs = sorted(r.exposed.value for r, _ in level if r.exposed is not None)
-            text += f"; communication costs {between(seconds(costs[0]), seconds(costs[-1]))} of it" if costs else ""
+            if len(level) < len(ranked):
+                leaders = f"{_listed((names[r.label] for r in level), ', ')} are fastest, and none of them leads"
+            text += f"**{leaders}**: {_span(r.step for r in level)} per step"
+            costs = _span(r.exposed for r in level)
+            text += f"; communication costs {costs} of it" if costs else ""
         else:
-            text += f"**{names[best.label]}** is fastest: {seconds(step_s)} per step"
+            text += f"**{names[best.label]}** is fastest: {seconds(_value(best.step))} per step"
             if best.exposed is not None:
-                cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
-                text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
+                text += f"; communication costs {exposed_text(best)} of it"
+                text += "" if best.resolved else ", which may be nothing"
         if scenario.advice is not None:
             text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
         lines.append(f"{text}.")
@@ -289,9 +294,21 @@ def reference(scenario: ScenarioAnalysis) -> str:
     without = f"{seconds(scenario.compute.value)} per step" if scenario.compute else "not known"
     used = scenario.blocks - scenario.dropped
     limit = "no strategy was measured twice"
-    if scenario.aa_pairs and math.isfinite(scenario.noise_s):
+    if scenario.aa_pairs:
         limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} per step"
     return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
+
+
+def competing(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    """Return the timed strategies that may be chosen, by place, then by time."""
+    chosen = [result for result in timed(scenario) if competes(result.strategy)]
+    return sorted(chosen, key=lambda result: (result.place or math.inf, _value(result.step) or 0.0))
+
+
+def _span(intervals: Iterable[Interval | None]) -> str:
+    """Format the smallest and the largest value as `1.00 – 1.20 ms`; empty without values."""
+    values = sorted(interval.value for interval in intervals if interval is not None)
+    return between(seconds(values[0]), seconds(values[-1])) if values else ""
 
 
 def overview(scenario: ScenarioAnalysis) -> Blocks:
@@ -313,7 +330,7 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
         Column("comm_frac ± std, %", lambda result: spread(result.share, result.share_std, percent)),
         Column("hidden, %", hidden),
     ]
-    return table(_timed(scenario), columns) or [NOT_TIMED]
+    return table(timed(scenario), columns) or [NOT_TIMED]
 
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blocks:
@@ -328,78 +345,80 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
 
 def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
     """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
-    names = names_of(scenario)
-    timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
-    places = grouped((result for result in timed if result.place is not None), lambda result: result.place)
+    names, chosen = names_of(scenario), competing(scenario)
     lines = []
-    for place, members in places.items():
-        if len(members) == 1:
-            continue
-        steps = [result.step.value for result in members if result.step]
-        listed = ", ".join(names[result.label] for result in members)
-        lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
-    return items([*lines, *not_resolved(scenario)])
+    for place, members in grouped(chosen, lambda result: result.place).items():
+        if place is not None and len(members) > 1:
+            steps = [result.step.value for result in members if result.step]
+            listed = ", ".join(names[result.label] for result in members)
+            lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
+    for text, known in (
+        ("the interval of the time that {} {} includes 0", True),
+        ("the time that {} {} has no interval", False),
+    ):
+        if unresolved := [r for r in chosen if not r.resolved and (r.exposed is not None and r.exposed.known) is known]:
+            listed = ", ".join(names[result.label] for result in unresolved)
+            verb = "exposes" if len(unresolved) == 1 else "expose"
+            lines.append(f"**{UNRESOLVED}**: {text.format(listed, verb)}")
+    return items(lines)
 
 
-def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
-    """Return sentences on strategies whose exposed communication is not resolved, one per reason."""
-    names = names_of(scenario)
-    unresolved = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
-    results_by_sentence = {
-        "the interval of the time that {} {} includes 0": [r for r in unresolved if ends(r.exposed) is not None],
-        "the time that {} {} has no interval": [r for r in unresolved if ends(r.exposed) is None],
-    }
-    return [
-        f"**{UNRESOLVED}**: "
-        + text.format(", ".join(names[r.label] for r in results), "exposes" if len(results) == 1 else "expose")
-        for text, results in results_by_sentence.items()
-        if results
-    ]
+# Field of `Split`, or of a strategy's case in CSV and JSON → its name in tables. Reports explain these fields.
+PARTS = {
+    "tail_s": "tail",
+    "late_s": "of it late ranks",
+    "pack_s": "pack",
+    "interference_s": "interference",
+    "update_s": "update",
+    "gather_s": "gather",
+    "residual_s": "residual",
+}
+COLUMN_NAMES = {
+    "comm_frac_avg": "comm_frac",
+    "calls_alone_s": "calls alone",
+    "hidden": "hidden",
+    **PARTS,
+    "adds_up": "adds up",
+    "place": "place",
+}
 
 
 def split(scenario: ScenarioAnalysis) -> Blocks:
     """Return the parts of exposed communication, one row per strategy with a split."""
     names = names_of(scenario)
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
-    rows = [(result, result.split) for result in ordered(scenario) if result.split is not None]
-    columns: list[Column[tuple[StrategyResult, Split]]] = [
-        left("strategy", lambda row: names[row[0].label]),
-        Column("calls per step", lambda row: NOTHING if row[0].calls is None else str(len(row[0].calls))),
-        Column("comm_time", lambda row: seconds(_value(row[0].exposed))),
-        Column("tail", lambda row: seconds(row[1].tail_s)),
-        Column("of it late ranks", lambda row: seconds(row[1].late_s)),
-        Column("pack", lambda row: seconds(row[1].pack_s)),
-        Column("interference", lambda row: seconds(row[1].interference_s)),
-        Column("update", lambda row: seconds(row[1].update_s)),
-        *([Column("gather", lambda row: seconds(row[1].gather_s))] if sharded else []),
-        Column("residual", lambda row: seconds(row[1].residual_s)),
-        Column("calls alone", lambda row: seconds(row[0].communication_only_s)),
-        left("adds up", lambda row: {True: "yes", False: "NO", None: NOTHING}[row[0].adds_up]),
+    parts = [(column, part) for part, column in PARTS.items() if sharded or part != "gather_s"]
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        Column("calls per step", lambda result: NOTHING if result.calls is None else str(len(result.calls))),
+        Column("comm_time", lambda result: seconds(_value(result.exposed))),
+        *keyed(parts, lambda result, part: seconds(getattr(result.split, part))),
+        Column("calls alone", lambda result: seconds(result.calls_alone_s)),
+        left("adds up", lambda result: {True: "yes", False: "NO", None: NOTHING}[result.adds_up]),
     ]
-    return table(rows, columns)
+    return table([result for result in timed(scenario) if result.split is not None], columns)
 
 
 def memory(scenario: ScenarioAnalysis) -> Blocks:
     """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
-    sizes = ["model made", "before the first update", "after it", "further steps", "computed"]
-    rows = memory_rows(scenario)
-    columns: list[Column[list[str]]] = [left("strategy", lambda row: row[0])]
-    columns += keyed([(size, number) for number, size in enumerate(sizes, 1)], lambda row, number: row[number])
-    return [*table(rows, columns), MEMORY] if rows else []
+    return [*shown, MEMORY] if (shown := memory_table(scenario)) else []
 
 
-def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
-    """Return per strategy: name, the four sizes of a `RankMemory`, the computed size. Empty if nothing was measured."""
-    names = names_of(scenario)
-    timed = [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
-    if not any(result.memory for result in timed):
-        return []
-    unknown = (None,) * len(fields(RankMemory))
-    rows = []
-    for result in timed:
-        sizes = astuple(result.memory) if result.memory else unknown
-        rows.append([names[result.label], *map(_bytes, (*sizes, result.computed_bytes))])
-    return rows
+def memory_table(scenario: ScenarioAnalysis) -> Blocks:
+    """Return the table of `memory`."""
+    names, results = names_of(scenario), timed(scenario)
+    instants = {
+        "model made": "initial_bytes",
+        "before the first update": "before_bytes",
+        "after it": "after_bytes",
+        "further steps": "peak_bytes",
+    }
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        *keyed(instants.items(), lambda result, instant: _bytes(getattr(result.memory, instant, None))),
+        Column("computed", lambda result: _bytes(result.computed_bytes)),
+    ]
+    return table(results if any(result.memory for result in results) else [], columns)
 
 
 def _bytes(size: int | None) -> str:
@@ -436,26 +455,22 @@ def advice(scenario: ScenarioAnalysis) -> Blocks:
     by_cap = [Strategy("overlap_bucket", cap_bytes=advised.cap_bytes), Strategy("plan", buckets=advised.cap.buckets)]
     results = {replace(result.strategy, called=""): result for result in scenario.results if result.split}
 
-    def row(name: str, prediction: PlanPrediction, strategies: Sequence[Strategy]) -> list[str]:
-        result = next((results[strategy] for strategy in strategies if strategy in results), None)
-        parts, exposed = (result.split, result.exposed) if result else (None, None)
-        return [
-            name,
-            *map(seconds, prediction.tails_s),
-            seconds(parts.tail_s - parts.late_s) if parts else NOTHING,
-            f"{seconds(exposed.value)} {bounds(exposed)}" if exposed else NOTHING,
-        ]
+    def measured(strategies: Sequence[Strategy]) -> StrategyResult | None:
+        return next((results[strategy] for strategy in strategies if strategy in results), None)
 
-    rows = [
-        row(f"cap of {format_bytes(advised.cap_bytes)}", advised.cap, by_cap),
-        row("torch's default", advised.default, [default]),
-        ["bound: no plan beats it", seconds(advised.bound_s), *[NOTHING] * 4],
+    rows: list[tuple[str, Sequence[float | None], StrategyResult | None]] = [
+        (f"cap of {format_bytes(advised.cap_bytes)}", advised.cap.tails_s, measured(by_cap)),
+        ("torch's default", advised.default.tails_s, measured([default])),
+        ("bound: no plan beats it", (advised.bound_s, None, None), None),
     ]
     off = format_share(advised.off)
-    predicted_at = ["predicted tail", f"on a link {off} slower", f"{off} faster"]
-    headers = [*predicted_at, "measured tail", "exposed communication (comm_time)"]
-    columns: list[Column[list[str]]] = [left("buckets", lambda row: row[0])]
-    columns += keyed([(header, at) for at, header in enumerate(headers, 1)], lambda row, at: row[at])
+    links = [("predicted tail", 0), (f"on a link {off} slower", 1), (f"{off} faster", 2)]
+    columns: list[Column[tuple[str, Sequence[float | None], StrategyResult | None]]] = [
+        left("buckets", lambda row: row[0]),
+        *keyed(links, lambda row, link: seconds(row[1][link])),
+        Column("measured tail", lambda row: seconds(row[2].split.last_rank_s if row[2] and row[2].split else None)),
+        Column("exposed communication (comm_time)", lambda row: exposed_text(row[2])),
+    ]
     what = "Set the cap" if advised.advised else "Leave torch's default"
     return [f"**{what}.** {PREDICTION}", *table(rows, columns)]
 
@@ -529,13 +544,11 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
 def _efficiency(point: ScalingPoint) -> str:
     if point.efficiency is None:
         return f"100 (base: {ranks_text(point.base_ranks)})"
-    limits = ends(point.efficiency)
-    between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
-    return percent(point.efficiency.value) + between_
+    return with_interval(point.efficiency, percent)
 
 
 SCALED: list[Column[ScalingPoint]] = [
-    left("strategy", lambda point: short_name(point.strategy)),
+    left("strategy", lambda point: short_name(strategy_in(point.case))),
     Column("ranks", lambda point: str(point.case.world_size)),
     Column("step_time", lambda point: seconds(point.step.value)),
     Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
