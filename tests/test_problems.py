@@ -63,9 +63,9 @@ def test_settings_of_a_strategy_have_the_path_of_the_file():
     wrong = "\n  - ddp: {capp: 1MiB}\n  - flat: {cap: 1MiB}\n  - ddp:\n      cap: 1M"
     text = TRAINING.replace("[flat]", wrong)
     problems = lines(text)
-    unknown = "unknown key; did you mean 'cap'? allowed: cap, options"
+    unknown = "unknown key; did you mean 'cap'? allowed: cap, buckets, options, accumulate"
     assert problems[0] == f"c.yaml:6:11: training.strategies[0].ddp.capp: {unknown}"
-    assert problems[1] == "c.yaml:7:17: training.strategies[1].flat.cap: flat does not take cap; it takes no settings"
+    assert problems[1] == "c.yaml:7:17: training.strategies[1].flat.cap: flat does not take cap; it takes accumulate"
     assert problems[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
 
 

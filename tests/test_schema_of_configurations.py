@@ -43,7 +43,7 @@ def test_every_example_that_can_be_planned(text):
 
 WRITTEN = {
     "by name": "[flat, ddp]",
-    "with settings": "[{ddp: {cap: 1MiB}}, {overlap_bucket: {cap: [1MiB, 4MiB]}}, {ddp: {options: [fp16]}}]",
+    "with settings": "[{ddp: {cap: 1MiB}}, {overlap_bucket: {cap: [1MiB, 4MiB]}}, {flat: {accumulate: 4}}]",
     "the user's": "[{import: 'my_strategies:mine'}]",
     "in full": "[{name: ddp, cap: 1MiB}]",
 }

@@ -76,7 +76,7 @@ def failures(run):
 
 ALL = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: [64KiB, 128KiB, 256KiB]}},
 {ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options: [fp16]}},
-zero1, zero_redundancy, fsdp2, {local_sgd: {every: 1}}, {import: "broken_syncs:Right"}"""
+zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {local_sgd: {every: 1}}, {import: "broken_syncs:Right"}"""
 
 
 def test_every_strategy_is_checked_and_measured(warm):
@@ -268,11 +268,11 @@ def test_a_users_model_that_cannot_be_built_is_reported(warm):
 
 MISTAKES = {
     "strategies: [flatt]": "did you mean 'flat'",
-    "strategies: [overlap_bucket]": "needs cap, such as",
+    "strategies: [{overlap_bucket: {accumulate: 2}}]": "needs cap, such as",
     "strategies: [{naive: {cap: 1MiB}}]": "does not take cap",
     "strategies: [{ddp: {options: [fp16, bf16]}}]": "one communication hook",
     "strategies: [{fsdp2: {options: [fp16]}}]": "fsdp2 does not take options",
-    "strategies: [{ddp: {buckets: torch}}]": "ddp does not take buckets",
+    "strategies: [{ddp: {buckets: torch}}]": "torch is for plan",
     "strategies: [flat], clip: -1": "clip: -1: at least 0",
     "strategies: [flat], links: [fast]": "2ms + 1GB/s",
     "strategies: [flat], warmup: 2": "warmup: 2: at least 3",

@@ -26,6 +26,7 @@ from collbench.model.records import (
     Usage,
 )
 from collbench.packages.training.catalog.presets import PRESETS, gradients
+from collbench.packages.training.catalog.strategies import reference_of
 from collbench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -233,7 +234,8 @@ COMPUTE_S = 0.1
 def with_copies(*strategies):
     """Return the strategies, the reference, and second copies of the reference and first strategy: two A/A pairs."""
     first = [replace(strategies[0], again=1)] if strategies else []
-    return (Strategy(REFERENCE), *strategies, Strategy(REFERENCE, again=1), *first)
+    references = dict.fromkeys(map(reference_of, (Strategy(REFERENCE), *strategies)))
+    return (*references, *strategies, Strategy(REFERENCE, again=1), *first)
 
 
 FLAT_AND_NAIVE = with_copies(Strategy("flat"), Strategy("naive"))

@@ -194,7 +194,7 @@ def strategies() -> list[str]:
     """Return a row for each strategy, with its settings."""
     rows = ["| strategy | what it does | settings |", "|---|---|---|"]
     for name, kind in STRATEGIES.items():
-        settings = ", ".join(f"`{key}`" for key in kind.takes) or "none"
+        settings = ", ".join(f"`{key}`" for key in (*kind.takes, "accumulate"))
         options = f" (options: {', '.join(f'`{option}`' for option in kind.options)})" if kind.options else ""
         rows.append(f"| `{name}` | {kind.about} | {settings}{options} |")
     own = "your own synchroniser ([training.md](training.md))"

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "reference"
 RUNS = ("after", "before", "gloo", "replay", "training")
 # Keys of abilities that were removed since: they are left out on both sides.
-GONE = {"accumulate", "counts", "ctas", "load"}
+GONE = {"counts", "ctas", "load"}
 FORMATS = ("csv", "json", "jsonl", "openmetrics", "junit", "nccl-tests", "markdown")
 
 # Times of day, in names of runs and in records.

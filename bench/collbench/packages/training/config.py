@@ -33,6 +33,8 @@ from collbench.packages.training.synchronisation import CALLED, TRAINING_STEP, S
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"
 OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))
+# Keys that every strategy takes, in addition to the keys of its entry in the table of strategies.
+BY_ALL = ("accumulate",)
 A_LIST = "a list such as [1MiB, 4MiB]"
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -90,7 +92,7 @@ def _strategy(value: Any) -> Any:
             return {"name": name, "imported": _importable(str(settings))}
         if isinstance(settings, dict) and "name" not in settings:
             if name in STRATEGIES and (unknown := [key for key in settings if key not in StrategySection.model_fields]):
-                raise unknown_keys(unknown, STRATEGIES[name].takes)
+                raise unknown_keys(unknown, (*STRATEGIES[name].takes, *BY_ALL))
             return {"name": name, **settings}
     if isinstance(value, dict) and "name" in value:
         return value
@@ -121,7 +123,7 @@ class ByName:
         properties = handler.resolve_ref_schema(section_schema)["properties"]
 
         def settings(name: str) -> dict[str, Any]:
-            keys = {key: properties[key] for key in STRATEGIES[name].takes}
+            keys = {key: properties[key] for key in (*STRATEGIES[name].takes, *BY_ALL)}
             return {"type": "object", "properties": keys, "additionalProperties": False}
 
         by_key = {**{name: settings(name) for name in STRATEGIES}, "import": {"type": "string"}}
@@ -172,6 +174,9 @@ class StrategySection(Strict):
     options: list[Annotated[str, OneOf(OPTIONS, "option")]] = key(
         "Options of torch's class, and one communication hook at most.", ["static_graph", "fp16"], default=[]
     )
+    accumulate: Annotated[int, Field(ge=1, le=1024)] = key(
+        "Number of micro-batches in a step. Gradients are synchronised after the last one.", 4, default=1
+    )
     every: Annotated[int, Field(ge=1, le=1000)] = key(
         "Of local_sgd: after how many steps parameters are averaged. `steps` must be a multiple of it.", 4, default=0
     )
@@ -184,13 +189,20 @@ class StrategySection(Strict):
     @model_validator(mode="after")
     def _check(self) -> "StrategySection":
         entry = STRATEGIES.get(self.name, USER_STRATEGY)
-        takes = entry.takes if self.name in STRATEGIES else ("imported",)
+        takes = (*(entry.takes if self.name in STRATEGIES else ("imported",)), *BY_ALL)
         unused = sorted(self.model_fields_set - {"name"} - set(takes))
         if unused:
-            text = f"{self.name} does not take {unused[0]}; it takes {', '.join(takes) or 'no settings'}"
+            text = f"{self.name} does not take {unused[0]}; it takes {', '.join(takes)}"
             raise problem_at((unused[0],), text)
         if entry.needs and not getattr(self, entry.needs[0]):
             raise ValueError(f"{self.name} needs {entry.needs[0]}, such as {entry.needs[1]}")
+        if isinstance(self.buckets, str) and self.name != "plan":
+            raise ValueError(
+                f"buckets: {self.buckets} is for plan; {self.name} has torch's own without this key, and "
+                "`advise --from RUN` recommends others"
+            )
+        if self.cap and self.buckets:
+            raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:
             raise ValueError(f"torch accepts only one communication hook: {', '.join(DDP_HOOKS)}")
         return self
@@ -202,6 +214,7 @@ class StrategySection(Strict):
             self.name,
             buckets=tuple(self.buckets) if isinstance(self.buckets, list) else (),
             options=tuple(self.options),
+            accumulate=self.accumulate,
             imported=self.imported,
             every=self.every,
             called=self.buckets if isinstance(self.buckets, str) else "",

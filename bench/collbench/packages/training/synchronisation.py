@@ -33,6 +33,7 @@ class TrainingSkip(NoticeKind):
     BF16_ON_GLOO = "bf16-on-gloo"
     SENDS_BY_TORCH = "sends-by-torch"
     NOTHING_TO_SYNCHRONISE = "nothing-to-synchronise"
+    UNEQUAL_BATCHES = "unequal-batches"
     UNKNOWN_PLAN = "unknown-plan"
     CALL_MEMORY = "call-memory"
     STEP_MEMORY = "step-memory"
@@ -61,10 +62,12 @@ class Strategy:
     name: str
     # A bucket ends after the gradient that reaches this cap, as in torch.
     cap_bytes: int | None = None
-    # Bytes of each bucket, in the order in which they are sent; for the strategy plan.
+    # Bytes of each bucket, in the order in which they are sent; for the strategies plan and ddp.
     buckets: tuple[int, ...] = ()
     # Options of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     options: tuple[str, ...] = ()
+    # Micro-batches per step; gradients are synchronised after the last one.
+    accumulate: int = 1
     # Name of a user's own synchroniser: "package.module:name".
     imported: str | None = None
     # Number of steps after which local_sgd averages parameters; 0 for the other strategies.
@@ -110,6 +113,8 @@ def label(strategy: Strategy, most_buckets: int | None = None) -> str:
     words += strategy.options
     if strategy.every:
         words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")
+    if strategy.accumulate > 1:
+        words.append(f"over {strategy.accumulate} micro-batches")
     if strategy.again:
         words.append("again")
     return " ".join(words)

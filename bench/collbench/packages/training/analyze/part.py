@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collbench.analyze.parts import AnalysisPart
-from collbench.analyze.round_series import Series
+from collbench.analyze.round_series import Series, estimates
 from collbench.model.conclusions import Summary
 from collbench.model.records import Case, Run
 from collbench.packages.training.analyze import steps
@@ -28,10 +28,13 @@ def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
     """
     series_by_case = {}
     for scenario, cases in steps.scenarios_of(run).items():
-        measured = steps.differences(steps.rounds_of(run, scenario), cases)
-        for (case, other), series in measured.series.items():
+        rounds = steps.rounds_of(run, scenario)
+        differences_s = steps.differences_of(rounds, cases)
+        intervals = estimates(differences_s, steps.levels_of(rounds, differences_s))
+        noise_s = steps.noise_of(steps.aa_pairs_of(intervals))
+        for (case, other), series in differences_s.items():
             if other == steps.reference_case(case):
-                series_by_case[case] = series, measured.noise_s
+                series_by_case[case] = series, noise_s
     return series_by_case
 
 

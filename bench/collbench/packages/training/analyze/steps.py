@@ -20,7 +20,7 @@ from collbench.model.conclusions import Interval, Summary
 from collbench.model.notices import Notice, notice
 from collbench.model.projection import RANKS, grouped
 from collbench.model.records import Case, InvariantCheck, Run, Samples, Timings
-from collbench.packages.training.catalog.strategies import competes, kind
+from collbench.packages.training.catalog.strategies import competes, kind, reference_of
 from collbench.packages.training.conclusions import (
     AAPair,
     ScalingPoint,
@@ -237,7 +237,7 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
 def reference_case(case: Case) -> Case:
     """Return the case of the same step without synchronisation."""
-    return with_strategy(case, Strategy(REFERENCE))
+    return with_strategy(case, reference_of(strategy_in(case)))
 
 
 def first_copy(case: Case) -> Case:
@@ -245,30 +245,10 @@ def first_copy(case: Case) -> Case:
     return with_strategy(case, replace(strategy_in(case), again=0))
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Differences of step times in seconds: each case minus its reference, and the A/A pairs."""
-
-    # (case, other case) → launch → one difference for each round that counts in both.
-    series: dict[tuple[Case, Case], Series]
-    intervals: dict[tuple[Case, Case], Interval]
-    aa_pairs: tuple[AAPair, ...]
-    # A/A noise: the largest difference within the intervals of the A/A pairs; 0 without pairs.
-    noise_s: float
-
-
-def differences(rounds: Rounds, cases: Iterable[Case]) -> Differences:
-    """Return the differences of these cases of a scenario."""
+def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
+    """Return differences of step times in seconds: each case minus its reference, and each A/A pair."""
     pairs = [(case, other) for case in cases for other in (reference_case(case), first_copy(case)) if other != case]
-    series = {pair: values for pair in pairs if (values := by_launch(rounds, pair[0], step_s, pair[1]))}
-    intervals = estimates(series, levels_of(rounds, series))
-    aa_pairs = tuple(
-        AAPair(strategy_in(first), difference)
-        for (case, first), difference in intervals.items()
-        if case != first == first_copy(case)
-    )
-    largest = (max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs)
-    return Differences(series, intervals, aa_pairs, max(largest, default=0.0))
+    return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
 
 
 def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
@@ -276,6 +256,20 @@ def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[
     pairs = list(pairs)
     level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
     return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
+
+
+def aa_pairs_of(intervals: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
+    """Return the A/A pairs among the estimates of `differences_of`."""
+    return tuple(
+        AAPair(strategy_in(first), difference)
+        for (case, first), difference in intervals.items()
+        if case != first == first_copy(case)
+    )
+
+
+def noise_of(aa_pairs: Iterable[AAPair]) -> float:
+    """Return the A/A noise: the largest difference within the intervals of the A/A pairs, in seconds per step."""
+    return max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
 
 
 def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
@@ -290,17 +284,19 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    measured = differences(rounds, cases)
+    differences_s = differences_of(rounds, cases)
+    intervals = estimates(differences_s, levels_of(rounds, differences_s))
     results = [
-        _result(case, tries.get(case, []), rounds, steps, measured.intervals.get((case, reference_case(case))))
-        for case in cases
+        _result(case, tries.get(case, []), rounds, steps, intervals.get((case, reference_case(case)))) for case in cases
     ]
+    aa_pairs = aa_pairs_of(intervals)
+    noise_s = noise_of(aa_pairs)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=steps.get(with_strategy(scenario.case, Strategy(REFERENCE))),
-        results=tuple(_placed(results, rounds, measured.noise_s)),
-        aa_pairs=measured.aa_pairs,
-        noise_s=measured.noise_s,
+        results=tuple(_placed(results, rounds, noise_s or 0.0)),
+        aa_pairs=aa_pairs,
+        noise_s=noise_s,
         blocks=rounds.blocks,
         dropped=rounds.dropped,
     )

@@ -23,7 +23,7 @@ class StrategyKind:
     """The properties of one strategy."""
 
     about: str
-    # Keys of the strategy's configuration.
+    # Keys of the strategy's configuration, without `accumulate`, which all strategies take.
     takes: tuple[str, ...] = ()
     # Key that the strategy requires, and an example of it.
     needs: tuple[str, str] | None = None
@@ -86,7 +86,7 @@ STRATEGIES: dict[str, StrategyKind] = {
         ("every",), ("every", "{local_sgd: {every: 4}}"), exact=False, sends=False, all_reduces=False, overlaps=False,
     ),
     "ddp": StrategyKind(
-        "torch's DistributedDataParallel", ("cap", "options"),
+        "torch's DistributedDataParallel", ("cap", "buckets", "options"),
         options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
     ),
     "zero1": StrategyKind(
@@ -127,6 +127,11 @@ def competes(strategy: Strategy) -> bool:
     return kind(strategy).synchronises and not strategy.again
 
 
+def reference_of(strategy: Strategy) -> Strategy:
+    """Return the strategy that makes the same step without synchronisation."""
+    return Strategy(REFERENCE, accumulate=strategy.accumulate)
+
+
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
     """Return the reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
@@ -146,6 +151,8 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Not
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
     if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
         return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
+    if scenario.options.batch % strategy.accumulate:
+        return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
     return None
 
 

@@ -21,7 +21,7 @@ from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
-from collbench.packages.training.catalog.strategies import kind, unsupported
+from collbench.packages.training.catalog.strategies import kind, reference_of, unsupported
 from collbench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
 from collbench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
 from collbench.packages.training.step_records import Link, Shape
@@ -57,10 +57,9 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
     section = config.section(TrainingSection)
     if section is None:
         return chosen
-    scenarios = list(_scenarios(config, section, machine))
-    chosen.complete = partial(_complete, section, scenarios)
+    chosen.complete = partial(complete, config, machine)
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
-    for scenario in scenarios:
+    for scenario in _scenarios(config, section, machine):
         if reason := unsupported_scenario(scenario, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
@@ -80,8 +79,12 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
     return chosen
 
 
-def _complete(section: TrainingSection, scenarios: Sequence[Scenario], plan: Plan) -> Plan:
+def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
     """Return the plan with the section's settings, and with the shapes and links that its cases name."""
+    section = config.section(TrainingSection)
+    if section is None:
+        return plan
+    scenarios = list(_scenarios(config, section, machine))
     own = StepSettings(
         rounds=section.rounds,
         warmup_steps=section.warmup,
@@ -183,8 +186,9 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Not
 
 
 def with_controls(requested: Sequence[Strategy]) -> tuple[Strategy, ...]:
-    """Return the distinct strategies, the reference, and second copies of the reference and of one strategy."""
-    strategies = [Strategy(REFERENCE), *requested]
+    """Return the distinct strategies, their references, and second copies of the reference and of one strategy."""
+    references = [reference_of(strategy) for strategy in requested]
+    strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *requested]))
     copies = [Strategy(REFERENCE, again=1)]
     communicating = [strategy for strategy in requested if strategy.name != REFERENCE]
     if communicating:

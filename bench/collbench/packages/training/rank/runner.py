@@ -57,10 +57,14 @@ class Runner:
         mark = self.watch.mark
         begin = mark()
         self.optimizer.zero_grad()
-        with self.cast():
-            loss = self.sync.module(*batch)
-        forward = mark()
-        loss.backward()
+        count = self.strategy.accumulate
+        forward = begin
+        for number, micro in enumerate(divided(batch, count)):
+            with self.sync.micro(number == count - 1):
+                with self.cast():
+                    loss = self.sync.module(*micro)
+                forward = mark()
+                (loss if count == 1 else loss / count).backward()
         # A mark after `backward()` would be too late: torch's DDP has then let the stream wait for its calls. On a
         # device, marks cannot be compared, but the stream passes them in the order in which they were made.
         marks = [*self.ready.values()]
@@ -95,6 +99,13 @@ class Runner:
             between(updated, end) + exchanged,
         )  # fmt: skip
         return dict(zip(PARTS, times, strict=True))
+
+
+def divided(batch: Batch, count: int) -> list[Batch]:
+    """Divide a batch into `count` equal micro-batches."""
+    if count == 1:
+        return [batch]
+    return list(zip(*(tensor.chunk(count) for tensor in batch), strict=True))
 
 
 def build(
@@ -147,13 +158,14 @@ def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[to
 
 
 class _Users(Synchroniser):
-    """A synchroniser of the user: it has `finish()`, and may have `module` and `updated`."""
+    """A synchroniser of the user: it has `finish()`, and may have `module`, `micro` and `updated`."""
 
     def __init__(self, build: Build) -> None:
         users = models.imported(str(build.strategy.imported))(build.module, build.place.world_size)
         super().__init__(getattr(users, "module", build.module))
         self.buckets = None
         self.finish = users.finish  # type: ignore[method-assign]
+        self.micro = getattr(users, "micro", lambda last: nullcontext())  # type: ignore[method-assign]
         self.updated = getattr(users, "updated", self.updated)  # type: ignore[method-assign]
 
 

@@ -6,8 +6,8 @@ backward while a call is in flight costs nothing and is not stamped: the step wa
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -111,6 +111,10 @@ class Synchroniser:
         # Module that is called in the forward pass.
         self.module: Any = module
         self.buckets = []
+
+    def micro(self, last: bool) -> Any:
+        """Return the context of one micro-batch; gradients are synchronised in the last one."""
+        return nullcontext()
 
     def finish(self) -> None:
         """Finish after backward: return when all gradients are synchronised and in place."""
@@ -243,7 +247,7 @@ class DuringBackward(Synchroniser):
             else []
             for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
         ]
-        self._begin()
+        self._active = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
             for number, parameter in enumerate(self._parameters)
@@ -253,16 +257,20 @@ class DuringBackward(Synchroniser):
         for hook in self._hooks:
             hook.remove()
 
-    def _begin(self) -> None:
-        """Expect all gradients of the next step."""
+    @contextmanager
+    def micro(self, last: bool) -> Iterator[None]:
+        self._active = last
         self._missing = [len(bucket) for bucket in self._buckets]
         self._handles: list[Handle] = []
+        yield
 
     def _hook(self, number: int) -> Any:
         at = self._bucket_of[number]
         place = self._buckets[at].index(number)
 
         def ready(parameter: torch.Tensor) -> None:
+            if not self._active:
+                return
             with self._watch.packing:
                 if self._views[at]:
                     assert parameter.grad is not None  # noqa: S101 - the hook runs when it is there
@@ -295,7 +303,6 @@ class DuringBackward(Synchroniser):
                 self._tensor(at).div_(self._transport.world_size)
                 for view, number in zip(self._views[at], self._buckets[at], strict=False):
                     self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
-        self._begin()
 
 
 def trained(module: nn.Module) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ an optimizer. torch's defaults are kept unless the strategy sets other values.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -36,12 +37,17 @@ class Ddp(Synchroniser):
         arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
         if strategy.cap_bytes is not None:
             arguments["bucket_cap_mb"] = strategy.cap_bytes / MIB
+        if strategy.buckets:
+            arguments["bucket_cap_mb_list"] = [size / MIB for size in strategy.buckets]
         super().__init__(DistributedDataParallel(build.module, **arguments))
         self.buckets = None
         if hooks := hooks_of(strategy):
             _register(self.module, *hooks)
         elif self._seen:
             self.module.register_comm_hook(transport, _over_transport)
+
+    def micro(self, last: bool) -> Any:
+        return nullcontext() if last else self.module.no_sync()
 
     def calls(self) -> tuple[int, ...] | None:
         """Return the bytes of each call; without a hook, of rebuilt buckets, which torch reports two steps later."""
@@ -162,6 +168,10 @@ class Fsdp2(Synchroniser):
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(_StampedCall(build.watch, ALL_GATHER))
                 module.set_custom_reduce_scatter(_StampedCall(build.watch, REDUCE_SCATTER))
+
+    def micro(self, last: bool) -> Any:
+        self.module.set_requires_gradient_sync(last)
+        return nullcontext()
 
 
 class _StampedCall:

@@ -63,6 +63,7 @@ class TrainingCase(PublicCase):
     rounds: int = about("blocks that count, of all launches")
     refused: Text | None = about("why there are no times")
     bucket_bytes: int | None = about("cap of the buckets")
+    accumulate: int = about("micro-batches of a step")
     peak_memory_bytes: int | None = about("most that torch gave out at once for it alone; null: not measured")
     computed_memory_bytes: int | None = about("its tensors without activations; null where not known")
     link_latency_s: Number = about("of the emulated link; null for a real one")
@@ -157,6 +158,7 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
             "call_bytes": result.calls,
             "resolved": result.resolved if result.step else None,
             "bucket_bytes": result.strategy.cap_bytes,
+            "accumulate": result.strategy.accumulate,
             "peak_memory_bytes": getattr(result.memory, "peak_bytes", None),
             "computed_memory_bytes": result.computed_bytes,
             "link_latency_s": getattr(scenario.link, "latency_s", None),

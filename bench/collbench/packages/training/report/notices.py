@@ -41,6 +41,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ),
     TrainingSkip.SENDS_BY_TORCH: Sentence("{strategy} sends by torch.distributed, not on {backend}"),
     TrainingSkip.NOTHING_TO_SYNCHRONISE: Sentence("with one rank there is nothing to synchronise"),
+    TrainingSkip.UNEQUAL_BATCHES: Sentence("a batch of {batch} is not divided into {parts} equal micro-batches"),
     TrainingSkip.UNKNOWN_PLAN: Sentence(
         "plan {plan}: the times of gradients and calls are known in advance only for a shape on an emulated link",
         "for others, `advise --from RUN` finds it after a run",

@@ -19,7 +19,7 @@ from collbench.model.records import Run
 from collbench.model.units import format_bytes
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
-from collbench.packages.training.report.steps import is_reference, names_of, scenario_text, seconds
+from collbench.packages.training.report.steps import ends, is_reference, names_of, scenario_text, seconds
 from collbench.packages.training.step_records import CallRecord, RankTimeline, Timeline
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.plots import figures
@@ -45,13 +45,15 @@ MOST_SIZES = 10
 SMALLEST_CAP = 256 * 2**10
 # Colours of calls, which alternate, so that neighbours can be distinguished.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
-# Parts of a step that a compute lane shows, in order, with their styles. Waiting lasts until the last gradient is
-# usable, and includes packing; it is hatched, because it must stand out from updating also in black and white.
+# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable, and
+# includes packing.
+FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
+# Styles of these parts. Waiting is hatched: it must stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
-    "forward": {"facecolor": COLOURS[5], "linewidth": 0},
-    "backward": {"facecolor": COLOURS[0], "linewidth": 0},
-    "waiting for gradients": {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
-    "update": {"facecolor": COLOURS[2], "linewidth": 0},
+    FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
+    BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
+    WAITING: {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
+    UPDATE: {"facecolor": COLOURS[2], "linewidth": 0},
 }
 # Baseline strategies, which other strategies are meant to improve on; they are drawn first.
 BASELINES = ("naive",)
@@ -109,7 +111,8 @@ def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figur
 def _bar(axes: Axes, row: int, result: StrategyResult) -> float:
     """Draw one bar with its whisker, and return where both end.
 
-    Computing is the step minus exposed communication, which is hatched if it is negative.
+    Computing is the step minus exposed communication: the reference with as many micro-batches. Exposed communication
+    is hatched if it is negative.
     """
     exposed, step_s = result.exposed, result.step.value if result.step else 0.0
     base_s = step_s - (exposed.value if exposed else 0.0)
@@ -118,10 +121,12 @@ def _bar(axes: Axes, row: int, result: StrategyResult) -> float:
         return step_s
     style = NEGATIVE if exposed.value < 0 else MEASURED if result.resolved else UNRESOLVED
     axes.barh(row, abs(exposed.value), left=min(base_s, step_s), height=0.66, label=style, **BARS[style])
-    if exposed.known:
-        arms = [[exposed.value - exposed.low], [exposed.high - exposed.value]]
-        axes.errorbar([step_s], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
-    return max(step_s, base_s, base_s + exposed.high)
+    limits = ends(exposed)
+    if limits is None:
+        return max(step_s, base_s)
+    arms = [[exposed.value - limits[0]], [limits[1] - exposed.value]]
+    axes.errorbar([step_s], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
+    return max(step_s, base_s, base_s + limits[1])
 
 
 def _bar_text(result: StrategyResult) -> str:
@@ -163,7 +168,8 @@ def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> 
         pairs = ((_size(result.strategy), result.exposed) for result in results if result.exposed)
         points = sorted(pairs, key=lambda pair: pair[0])
         values = [exposed.value for _, exposed in points]
-        sides = ([exposed.low for _, exposed in points], [exposed.high for _, exposed in points])
+        limits = [ends(exposed) or (exposed.value, exposed.value) for _, exposed in points]
+        sides = ([low for low, _ in limits], [high for _, high in limits])
         figures.with_intervals(axes, [size for size, _ in points], values, sides, style, name)
     return _finished(figure, axes, _sizes(measured), "exposed communication per step")
 
@@ -227,8 +233,9 @@ def _series(strategy: Strategy, name: str) -> str:
     """Return the name of a line: the part of the name that strategies share if they differ only in their cap."""
     if strategy.cap_bytes is None:
         return name
+    over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
     again = ["again"] if strategy.again else []
-    return " ".join(["measured:", strategy.name, *strategy.options, *again])
+    return " ".join(["measured:", strategy.name, *strategy.options, *over, *again])
 
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────
@@ -290,10 +297,10 @@ def _page(heading: str, strategies: Sequence[tuple[str, Timeline]]) -> Figure:
     time_axis(rows[-1].xaxis)
     rows[-1].set_xlabel(AXIS, fontsize=9)
     handles = [
-        *(Patch(**style, label=part) for part, style in PARTS.items()),
-        Patch(facecolor=FLIGHT, label="a call, from launch to completion"),
-        Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready"),
+        Patch(**style, label="waiting for gradients" if part == WAITING else part) for part, style in PARTS.items()
     ]
+    handles += [Patch(facecolor=FLIGHT, label="a call, from launch to completion")]
+    handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
     return figure
 

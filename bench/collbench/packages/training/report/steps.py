@@ -34,16 +34,7 @@ from collbench.packages.training.synchronisation import (
 )
 from collbench.report import blocks, labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
-from collbench.report.labels import (
-    NOTHING,
-    SEPARATOR,
-    between,
-    common_parts,
-    counted,
-    interval_text,
-    ranks_text,
-    with_interval,
-)
+from collbench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
 
 # Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
@@ -177,14 +168,20 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
     return text(value) + (f" ± {text(std)}" if std is not None else "")
 
 
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Return both limits of an interval; None if it is not known."""
+    return (interval.low, interval.high) if interval is not None and interval.known else None
+
+
 def bounds(interval: Interval | None) -> str:
     """Format an interval as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
-    return NOTHING if interval is None else interval_text(interval, seconds)
+    limits = ends(interval)
+    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
 
 
-def exposed_text(result: StrategyResult | None) -> str:
-    """Format exposed communication with its interval."""
-    return with_interval(result.exposed if result else None, seconds)
+def with_bounds(interval: Interval | None) -> str:
+    """Format a time and its interval as `1.10 ms [1.00 – 1.20 ms]`; dashes for what is not known."""
+    return f"{seconds(interval.value)} {bounds(interval)}" if interval else NOTHING
 
 
 def _value(interval: Interval | None) -> float | None:
@@ -224,7 +221,7 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
         left("strategy", lambda result: names[result.label]),
         left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
         Column("step_time", lambda result: seconds(_value(result.step))),
-        Column("comm_time [95 % interval]", exposed_text),
+        Column("comm_time [95 % interval]", lambda result: with_bounds(result.exposed)),
         Column("of it, %", lambda result: percent(result.share)),
     ]
     return [
@@ -257,8 +254,8 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         else:
             text += f"**{names[best.label]}** is fastest: {seconds(_value(best.step))} per step"
             if best.exposed is not None:
-                text += f"; communication costs {exposed_text(best)} of it"
-                text += "" if best.resolved else ", which may be nothing"
+                cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+                text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
         if scenario.advice is not None:
             text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
         lines.append(f"{text}.")
@@ -356,7 +353,7 @@ def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
         ("the interval of the time that {} {} includes 0", True),
         ("the time that {} {} has no interval", False),
     ):
-        if unresolved := [r for r in chosen if not r.resolved and (r.exposed is not None and r.exposed.known) is known]:
+        if unresolved := [r for r in chosen if not r.resolved and (ends(r.exposed) is not None) is known]:
             listed = ", ".join(names[result.label] for result in unresolved)
             verb = "exposes" if len(unresolved) == 1 else "expose"
             lines.append(f"**{UNRESOLVED}**: {text.format(listed, verb)}")
@@ -469,7 +466,7 @@ def advice(scenario: ScenarioAnalysis) -> Blocks:
         left("buckets", lambda row: row[0]),
         *keyed(links, lambda row, link: seconds(row[1][link])),
         Column("measured tail", lambda row: seconds(row[2].split.last_rank_s if row[2] and row[2].split else None)),
-        Column("exposed communication (comm_time)", lambda row: exposed_text(row[2])),
+        Column("exposed communication (comm_time)", lambda row: with_bounds(row[2].exposed if row[2] else None)),
     ]
     what = "Set the cap" if advised.advised else "Leave torch's default"
     return [f"**{what}.** {PREDICTION}", *table(rows, columns)]
@@ -544,7 +541,9 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
 def _efficiency(point: ScalingPoint) -> str:
     if point.efficiency is None:
         return f"100 (base: {ranks_text(point.base_ranks)})"
-    return with_interval(point.efficiency, percent)
+    limits = ends(point.efficiency)
+    between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
+    return percent(point.efficiency.value) + between_
 
 
 SCALED: list[Column[ScalingPoint]] = [
