@@ -8,14 +8,11 @@ HEAD = "node-1:2041:2113 [0] NCCL INFO "
 RECENT = "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
 SYMMETRIC = "AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 nthreads 512"
 GATHER = "AllGather: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"
-OLD = "AllReduce: 262144 Bytes -> Algo 1 proto 2 time 54.707825"
 
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("262144 Bytes -> Algo 0 proto 1 time 54.707825", Choice("", 262144, "TREE", "LL128", None)),
-        (OLD, Choice("AllReduce", 262144, "RING", "SIMPLE", None)),
         (RECENT, Choice("AllReduce", 2097152, "NVLS", "SIMPLE", 16)),
         (GATHER, Choice("AllGather", 64, "RING", "LL", 1)),
         ("AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy", Choice("AllGather", 4096, "CE", "", None)),

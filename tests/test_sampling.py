@@ -5,7 +5,6 @@ import pytest
 
 from collbench.model.records import Sampling, Timings
 from collbench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
-from collbench.rank import workload
 from collbench.rank.sampling import LONG_CALL_S, Sampler
 from collbench.stats.intervals import within_launch
 from conftest import timings
@@ -201,9 +200,3 @@ def test_blocks_of_one_iteration_with_dispatching_are_left_out_too(bound_blocks,
         number += 1
     assert len(sampler.timed.duration_ns) == sum(sampler.timed.blocks) == kept
     assert sampler.left_out == 6 - kept and sampler.dispatch_bound == (0 if kept < 6 else len(bound_blocks))
-
-
-def test_a_wrapped_workload_hides_no_method():
-    """The exception is `ready`: a flush or a fault comes before each call, so calls are prepared one by one."""
-    methods = {name for name, member in vars(workload.Workload).items() if callable(member) and name[0] != "_"}
-    assert methods - {*vars(workload.Wrapped)} == {"ready"}

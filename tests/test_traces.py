@@ -13,6 +13,7 @@ import tarfile
 
 import pytest
 
+from collbench.machine import memory
 from collbench.model.errors import ForeignError
 from collbench.model.notices import notice
 from collbench.packages.replay import importers as traces
@@ -889,6 +890,19 @@ def test_a_tar_that_was_cut_off_lacks_no_rank_silently(tmp_path):
         with pytest.raises(ForeignError) as caught:
             traces.read([written(tmp_path, "cut.tar.gz", content)])
         assert "cut.tar.gz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_file_that_takes_too_much_memory_is_one_line_and_the_limit_is_lifted(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    if not memory.STATE.exists():
+        pytest.skip("this system does not tell how much memory a process has")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setattr(memory, "LEAST", 2**22)
+    path = written(tmp_path, "a.json.gz", json.dumps(kineto([param_event(1, "allreduce")] * 300_000)).encode())
+    with pytest.raises(ForeignError, match="of memory"):
+        traces.read([path])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def instructions_to_read(path):

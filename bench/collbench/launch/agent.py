@@ -30,6 +30,7 @@ from collbench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
 from collbench.model.records import Job, Json
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection
+from collbench.protocol.rank_context import Board
 from collbench.store import encoding
 
 # Polling interval of the agent, in seconds: short compared with the supervisor's time-outs.
@@ -181,6 +182,7 @@ class _Agent:
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
                 key=channel.derived(self.key, f"launch {launch}"),
+                board=Board(message["world_size"]),
                 device=message["device"],
                 line=line,
                 variables=environment.towards(address) | variables,

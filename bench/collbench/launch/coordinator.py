@@ -42,6 +42,7 @@ from collbench.model.errors import (
 from collbench.model.records import Demands, Json, Machine
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection
+from collbench.protocol.rank_context import Board
 from collbench.store import encoding, folders
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
@@ -250,6 +251,7 @@ class JobLauncher:
                     world_size=world_size,
                     rendezvous=rendezvous,
                     key=self.agents.launch_key(launch),
+                    board=Board(world_size),
                     device=self.devices[0],
                     listener=listener,
                     variables=environment.towards(host) | variables,
@@ -331,9 +333,8 @@ class RemoteRank:
         self.agents.raise_if_interrupted()
         return self.reported_progress
 
-    def position(self) -> int:
-        """Return -1: only rank 0 reports a position, and rank 0 is never started by an agent."""
-        return -1
+    def position(self) -> None:
+        """Return None: only rank 0 reports a position, and rank 0 is never started by an agent."""
 
     def state(self) -> str:
         return self.reported_state

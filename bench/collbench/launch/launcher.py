@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -27,7 +26,8 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
+from typing import Any
 
 import psutil
 
@@ -38,7 +38,7 @@ from collbench.machine.processes import ProcessHandle
 from collbench.model.errors import LostRankError, RankError, StoreError, UnmeasurableError, reason_of
 from collbench.model.records import Json, Plan
 from collbench.protocol.channel import Line
-from collbench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
+from collbench.protocol.rank_context import Board, RankContext, barriers, enter
 from collbench.store import encoding, folders, locks
 
 KEY_BYTES = 32
@@ -103,8 +103,8 @@ class LocalRank:
     def progress(self) -> int:
         return int(self.board.counts[self.rank])
 
-    def position(self) -> int:
-        return int(self.board.counts[-1]) - 1
+    def position(self) -> int | None:
+        return int(self.board.counts[-1]) - 1 if self.board.counts[-1] else None
 
     def state(self) -> str:
         return self.handle.state() if self.handle else "gone"
@@ -295,41 +295,21 @@ class Launcher:
         log: Path,
         *,
         rank: int,
-        world_size: int,
-        rendezvous: str,
-        key: bytes,
-        device: int,
         line: Line | None = None,
-        barrier: SemaphoreBarrier | None = None,
-        board: Board | None = None,
-        listener: socket.socket | None = None,
-        variables: Mapping[str, str] = MappingProxyType({}),
+        **context: Any,
     ) -> LocalRank:
         """Fork one rank of a process group; other processes may fork the other ranks of the group.
 
         job: encoded. folder: for the rank's files. line: connection of the rank to a supervisor in another process;
-        None for a pipe to this process. board: a board that ranks share, if any. `RankContext` describes the other
-        parameters. Raises LostRankError if the fork server ends meanwhile; the next call starts another server.
+        None for a pipe to this process. context: further fields of the rank's `RankContext`. Raises LostRankError if
+        the fork server ends meanwhile; the next call starts another server.
         """
         keep_output("fork server", self._errors, log)
         server, watch = self._running_server(), None
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
-            context = RankContext(
-                rank=rank,
-                world_size=world_size,
-                connection=theirs,
-                barrier=barrier,
-                board=board or Board(world_size),
-                rendezvous=rendezvous,
-                key=key,
-                log=log,
-                stack_file=folder / f"stack-{rank}",
-                device=device,
-                listener=listener,
-                variables=dict(variables),
-            )
-            process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
+            own = RankContext(rank=rank, connection=theirs, log=log, stack_file=folder / f"stack-{rank}", **context)
+            process = self._context.Process(target=enter, args=(entry, own, job), name=f"rank {rank}")
             with _EndingIfStuck(server) as watch, _without_program():
                 process.start()
             theirs.close()
@@ -344,7 +324,7 @@ class Launcher:
                 raise (RankError if by_itself else LostRankError)(text) from None
             why = f"{type(error).__name__} {error}{limits.too_low(1)}"
             raise RankError(f"the ranks' processes could not be started: {why}") from None
-        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board, self._errors)
+        return LocalRank(rank, process, handle, server, ours, own.stack_file, own.board, self._errors)
 
 
 class _EndingIfStuck:

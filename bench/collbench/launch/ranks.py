@@ -50,8 +50,8 @@ class Rank(Protocol):
     def progress(self) -> int:
         """Return a number that grows with each iteration of the rank."""
 
-    def position(self) -> int:
-        """Return the index of the case that rank 0 measures; -1 before the first, and for ranks of other processes."""
+    def position(self) -> int | None:
+        """Return the index of the case that rank 0 measures; None before the first, and for ranks elsewhere."""
 
     def state(self) -> str:
         """Return the state of the rank, from its operating system: running, sleeping, stopped, zombie, gone."""
@@ -87,8 +87,8 @@ class Ranks:
         """Return the progress of every rank."""
         return tuple(member.progress() for member in self.members)
 
-    def position(self) -> int:
-        """Return the index of the case that rank 0 measures; -1 before the first."""
+    def position(self) -> int | None:
+        """Return the index of the case that rank 0 measures; None before the first."""
         return self.members[0].position()
 
     def kill(self) -> str | None:

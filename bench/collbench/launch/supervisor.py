@@ -51,8 +51,8 @@ class LaunchOutcome:
 
     # Number of cases that ended.
     measured: int = 0
-    # Index of the case that rank 0 was in when the launch ended; -1 before the first.
-    position: int = -1
+    # Index of the case that rank 0 was in when the launch ended; None before the first.
+    position: int | None = None
     # Facts that each rank reported about its process when it was ready.
     facts: list[Json] = field(default_factory=list)
     # Time from the request until all ranks had joined; None if they never joined.

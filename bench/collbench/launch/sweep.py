@@ -178,7 +178,7 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None
     at = outcome.position
-    guilty = max(unmeasured, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
+    guilty = max(unmeasured, key=collectives.buffer_bytes) if at is None else launch.cases[max(at, outcome.measured)]
     failed = unmeasured if hopeless else (guilty,)
     failure = outcome.failure
     if failure.kind not in {"lost", "hang"}:

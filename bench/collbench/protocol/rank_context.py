@@ -116,8 +116,6 @@ class RankContext:
     rank: int
     world_size: int
     connection: Line
-    # Used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
-    barrier: SemaphoreBarrier | None
     # Where the rank counts its iterations.
     board: Board
     # "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
@@ -130,6 +128,8 @@ class RankContext:
     stack_file: Path
     # Number of the GPU of the rank, if it needs one.
     device: int
+    # Used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
+    barrier: SemaphoreBarrier | None = None
     # On rank 0 of a "tcp:" rendezvous, the socket that listens there.
     listener: socket.socket | None = None
     # Environment variables that the rank sets for itself.

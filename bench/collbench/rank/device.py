@@ -45,66 +45,53 @@ class Graph(Protocol):
         """Release the captured calls: a communicator cannot be destroyed while a graph contains its calls."""
 
 
-class Device(Protocol):
-    """A device on which the buffers of a rank live and its calls run."""
+class Device:
+    """A device on which the buffers of a rank live and its calls run; by default without a stream."""
 
     # Torch's name for the device.
     handle: torch.device
     # True if a call returns before it is done, so that only events can time it.
     enqueues: bool
 
-    def clock_ns(self) -> int:
-        """Return the time of the host's monotonic clock."""
+    # Returns the time of the host's monotonic clock.
+    clock_ns: Callable[[], int] = staticmethod(time.perf_counter_ns)
 
     def synchronize(self) -> None:
         """Wait until all enqueued work is done."""
 
     def event(self) -> Event:
         """Return a new event, recorded once: the device creates an event when it is recorded, which takes time."""
+        raise NotImplementedError
 
     def occupy(self, nanoseconds: int) -> None:
         """Keep the stream busy for about this time, so that calls can be enqueued behind it."""
+        raise NotImplementedError
 
     def captured(self, calls: Action, connected: bool = False) -> Graph:
         """Return the calls as a graph. Execute them once beforehand, unless `connected`; capturing does not execute."""
+        raise NotImplementedError
 
     def aside(self, lane: int) -> AbstractContextManager[object]:
         """Return a context in which the further stream with number `lane` is the current stream."""
+        raise NotImplementedError
 
 
-class Host:
+class Host(Device):
     """A CPU: a call is done when it returns."""
 
     enqueues = False
 
     def __init__(self, handle: torch.device | None = None) -> None:
         self.handle = torch.device("cpu") if handle is None else handle
-        self.clock_ns = time.perf_counter_ns
-
-    def synchronize(self) -> None:
-        """Do nothing: CPU calls are synchronous."""
-
-    def event(self) -> Event:
-        raise NotImplementedError("a CPU has no stream")
-
-    def occupy(self, nanoseconds: int) -> None:
-        raise NotImplementedError("a CPU has no stream")
-
-    def captured(self, calls: Action, connected: bool = False) -> Graph:
-        raise NotImplementedError("a CPU has no graphs")
-
-    def aside(self, lane: int) -> AbstractContextManager[object]:
-        raise NotImplementedError("a CPU has no stream")
 
 
-class Gpu:
+class Gpu(Device):
     """A CUDA device, used through its current stream."""
 
     enqueues = True
 
     def __init__(self, handle: torch.device) -> None:
         self.handle = handle
-        self.clock_ns = time.perf_counter_ns
         self._sleep = torch_names.private("torch.cuda", "_sleep")
         self._lanes: dict[int, torch.cuda.Stream] = {}
         # Calibrated now, not within the first timed iteration.

@@ -93,45 +93,18 @@ class Workload(ABC):
         return None
 
 
+# Methods that a wrapped workload passes on: not `ready`, because something is done around each single call.
+PASSED_ON = [name for name in vars(Workload) if not name.startswith("_") and name not in {"prepare", "ready"}]
+
+
 class Wrapped(Workload):
-    """Another workload, with something done around its calls."""
+    """Another workload, with something done around its calls. A subclass prepares the calls."""
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
-        self.waits_on_host = inner.waits_on_host
-
-    def prepare(self) -> Call:
-        return self._inner.prepare()
-
-    def reserve(self, calls: int) -> None:
-        self._inner.reserve(calls)
-
-    def verify(self) -> str | None:
-        return self._inner.verify()
-
-    def renew(self) -> None:
-        self._inner.renew()
-
-    def corrupt(self) -> bool:
-        return self._inner.corrupt()
-
-    def single_rank_call(self) -> Call | None:
-        return self._inner.single_rank_call()
-
-    def block_begins(self) -> None:
-        self._inner.block_begins()
-
-    def block_ends(self) -> BlockUse | None:
-        return self._inner.block_ends()
-
-    def stamps(self) -> list[Stamps] | None:
-        return self._inner.stamps()
-
-    def checks(self) -> tuple[InvariantCheck, ...]:
-        return self._inner.checks()
-
-    def detail(self) -> OwnDetail | None:
-        return self._inner.detail()
+        for name in PASSED_ON:
+            if getattr(type(self), name) is getattr(Workload, name):  # the subclass has none of its own
+                setattr(self, name, getattr(inner, name))
 
 
 class Flushed(Wrapped):

@@ -139,10 +139,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, if there is none. Raises StoreError."""
-    try:
+    with naming(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{path}: {reason_of(error)}") from None
 
 
 def write(path: Path, content: bytes | str) -> None:

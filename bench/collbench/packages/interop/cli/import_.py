@@ -16,6 +16,7 @@ from collbench.cli.app import RESULTS
 from collbench.cli.output import conclude
 from collbench.cli.show import show
 from collbench.cli.terminal import say
+from collbench.machine import memory
 from collbench.model.errors import ConfigError, StoreError
 from collbench.model.records import NAME_PATTERN
 from collbench.model.units import MOST_RANKS
@@ -67,10 +68,11 @@ def import_(
     options = Options(world_size, operation, backend)
     title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
     readings = []
-    for file in files:
-        source = read_source(file)
-        readings.append((source, READERS[format.value](source, options)))
-    imported = assembly.assemble(format.value, title, readings)
+    with memory.limited(files):
+        for file in files:
+            source = read_source(file)
+            readings.append((source, READERS[format.value](source, options)))
+        imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from collbench.machine import memory
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Notice, notice, with_counts
 from collbench.model.units import NS
@@ -69,9 +70,10 @@ def named(section: ReplaySection) -> CallList:
 def read(paths: Sequence[Path]) -> CallList:
     """Return the calls of a job. Raises ForeignError if files cannot be read or do not belong together."""
     requested, paths = paths, files(paths)
-    if len(paths) == 1 and call_file.is_call_list(paths[0]):
-        return call_file.read(paths[0])
-    return _read(paths, requested)
+    with memory.limited(paths):
+        if len(paths) == 1 and call_file.is_call_list(paths[0]):
+            return call_file.read(paths[0])
+        return _read(paths, requested)
 
 
 def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
