@@ -55,6 +55,8 @@ def test_an_exact_series_gives_its_parameters_back(launches):
     assert fit.rate.value == pytest.approx(RATE)
     assert fit.half_size.value == pytest.approx(ALPHA_S * RATE)
     assert fit.worst_residual < 1e-9 and fit.note is None
+    kind = "none" if launches == 1 else "over launches"
+    assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {kind}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -80,11 +82,6 @@ def test_slowness_of_a_whole_launch_widens_the_intervals():
     want = intervals.launch_interval(ALPHA_S * slow)
     assert (fit.alpha_s.low, fit.alpha_s.high) == pytest.approx((want.low, want.high))
     assert fit.half_size.relative_half_width < 1e-6  # both parameters grow by the same factor
-
-
-def test_one_launch_has_values_without_intervals():
-    (fit,) = cost_model.fits(series(one_segment, launches=1))
-    assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {"none"}
 
 
 def test_sizes_with_more_launches_are_fitted_by_the_launches_that_all_sizes_have():

@@ -222,7 +222,7 @@ def test_the_numbers_arrive_in_every_format(result):
     assert float(row["ratio"]) == change.ratio.value and none["exposed_before_s"] == ""
     assert float(row["exposed_difference_low_s"]) == change.exposed.difference.low
     assert tuple(map(float, row["pair_ratios"].split())) == change.ratios
-    assert float(row["level"]) == change.level and 0.9 <= change.level < 1
+    assert float(row["level"]) == change.judgement.level and 0.9 <= change.judgement.level < 1
     document = json.loads(machine_format.comparison_json(result))
     assert (
         document["whole"]["level"] == result.whole.level

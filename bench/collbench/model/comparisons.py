@@ -96,14 +96,6 @@ class Change:
         return self.judgement.reason
 
     @property
-    def p(self) -> float | None:
-        return self.judgement.p
-
-    @property
-    def level(self) -> float | None:
-        return self.judgement.level
-
-    @property
     def further_launches(self) -> int | None:
         return self.judgement.further_launches
 

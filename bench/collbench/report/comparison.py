@@ -169,7 +169,7 @@ def _by(ratio: Interval, result: Comparison) -> str:
     return f"{before}{show(value)}{after} overall{interval}"
 
 
-def judgement_text(judged: Change | Judgement) -> str:
+def judgement_text(judged: Judgement) -> str:
     """Format a judgement as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""

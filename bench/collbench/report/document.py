@@ -38,7 +38,6 @@ from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
 from collbench.report.tables import (
-    MOST_SECTIONS,
     NOTHING_MEASURED,
     CaseTable,
     answer_table,
@@ -139,9 +138,9 @@ def _failed(run: Run) -> Blocks:
 
 
 def _details(shown: Sequence[CaseTable]) -> Blocks:
-    """Return all details on each case, table by table; nothing if there are more than MOST_SECTIONS tables."""
+    """Return all details on each case, table by table."""
     blocks: Blocks = []
-    for each in shown if len(shown) <= MOST_SECTIONS else ():
+    for each in shown:
         blocks += [f"**{each.title}**"] if len(shown) > 1 else []
         blocks += case_details(each.members)
     return blocks

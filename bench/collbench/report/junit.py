@@ -132,7 +132,7 @@ def _sentence(change: Change) -> str:
         size = f"{format_seconds(difference.value)} {interval_text(difference, format_seconds)}"
         exposed = f"exposed communication {direction(change.exposed)}: {size}"
     sides = on_both_sides(change) if change.case.key != change.other.key else ""
-    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, sides]))
+    return "; ".join(filter(None, [f"{times}, {judgement_text(change.judgement)}", more, exposed, sides]))
 
 
 def _notices_text(notices: Sequence[Notice]) -> str:

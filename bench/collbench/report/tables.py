@@ -20,8 +20,8 @@ from collbench.report.labels import NOTHING, interval_text, ranks_text, seconds_
 
 # Number of ranks and scheduling.
 ColumnKey = tuple[int, str]
-# Tables that fill a few screens, and sections that a reader can browse; if there are more, one table contains all.
-MOST_TABLES, MOST_SECTIONS = 6, 60
+# Tables that fill a few screens; if there are more, one table contains all.
+MOST_TABLES = 6
 # Smallest bandwidth that is shown, in bytes per second.
 LEAST_RATE = 1e7
 # Columns of times with both limits of their intervals that fit into 80 characters.
@@ -29,7 +29,6 @@ MOST_INTERVALS = 2
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
 COMPACT = "Time, half the width of its {}, and in brackets the bus bandwidth in GB/s:"
-IN_FULL = "Everything about each case is in summary.csv."
 NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
 FAILED = "failed"
 # Header of a column → its cell.
@@ -186,9 +185,7 @@ def terminal_tables(shown: Sequence[CaseTable], only_times: bool = False) -> Blo
 
 
 def sections(shown: Sequence[CaseTable]) -> Blocks:
-    """Return a section for each table, or one table for all if there are more than MOST_SECTIONS."""
-    if len(shown) > MOST_SECTIONS:
-        return [Heading("All cases"), *_in_one(shown), IN_FULL]
+    """Return a section for each table."""
     written: Blocks = []
     for each in shown:
         time = "Time, as imported," if any(s.imported for s in each.members) else "Mean time"

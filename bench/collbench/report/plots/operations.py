@@ -5,6 +5,7 @@ In: a run and its analysis. Out: figures; none if there is nothing to draw.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -24,8 +25,6 @@ from collbench.report.tables import size_rows
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
 FEWEST_ROWS, MOST_ROWS = 3, 45
-# World sizes whose markers can be distinguished in a row.
-MOST_WORLDS = 6
 # Distributions in one picture, and letters in a line of a distribution's title.
 MOST_SPLITS, SPLIT_TITLE = 4, 34
 # Letters in a line of a title of the pictures of splits.
@@ -71,25 +70,19 @@ def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
 def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     cases = [s.case for members in rows.values() for s in members]
     metrics = sorted({case.metric for case in cases}, key=order)
-    worlds = sorted({case.world_size for case in cases})[:MOST_WORLDS]
+    worlds = sorted({case.world_size for case in cases})
+    looks: Any = [{"marker": m, "color": c} for m, c in zip(MARKERS, COLOURS, strict=True)] * len(worlds)
     figure = Figure(figsize=(4.2 + 3.2 * len(metrics), 1.7 + 0.27 * len(rows)), layout="constrained")
     grid = figure.subplots(1, len(metrics), squeeze=False, sharex=True, sharey=True)[0]
     figure.suptitle(head, x=0.01, ha="left", fontsize=10.5)
     for axes, metric in zip(grid, metrics, strict=True):
-        shown = [
-            (y, worlds.index(s.case.world_size), s.time_s)
-            for y, members in enumerate(rows.values())
-            for s in members
-            if s.case.metric == metric and s.case.world_size in worlds
-        ]
-        for y, number, time in shown:
-            assert time is not None  # noqa: S101 - the caller selects such
+        for y, summary in ((y, s) for y, members in enumerate(rows.values()) for s in members):
+            number, time = worlds.index(summary.case.world_size), summary.time_s
+            if time is None or summary.case.metric != metric:
+                continue
             place = y + 0.5 * ((number + 0.5) / len(worlds) - 0.5)  # the markers of a row are slightly apart
             bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]] if time.known else None
-            axes.errorbar(
-                [time.value], [place], xerr=bars, marker=MARKERS[number], color=COLOURS[number], markersize=4.5,
-                linewidth=1.2,
-            )  # fmt: skip
+            axes.errorbar([time.value], [place], xerr=bars, markersize=4.5, linewidth=1.2, **looks[number])
         axes.set_title(metric, fontsize=9)
         axes.tick_params(labelsize=8)
         axes.set_xlabel(below, fontsize=9)
@@ -98,10 +91,9 @@ def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) ->
     time_axis(grid[0].xaxis)
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(len(rows) - 0.4, -0.6)
-    for number, n in enumerate(worlds):
-        options = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
-        grid[0].plot([], [], label=ranks_text(n), **options)
-    figure.legend(loc="outside lower center", ncols=len(worlds), fontsize=8.5)
+    for n, look in zip(worlds, looks, strict=False):
+        grid[0].plot([], [], label=ranks_text(n), linestyle="", **look)
+    figure.legend(loc="outside lower center", ncols=min(len(worlds), 6), fontsize=8.5)
     return figure
 
 

@@ -42,13 +42,28 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw mean times with intervals, one line per world size."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = figures.pages("Time over message size", _properties(run, analysis), shown, left_out)
-    for page in made:
-        for axes, style, line, x in _placed(page, _size):
-            times = _draw_times(axes, line, x, style)
-            _draw_choices(axes, line, x, times, style)
-        log_time_axis(page.places[0][0])
-        _finish(page, _size, time_label(run))
-    return [page.figure for page in made]
+    return [_times_drawn(page, _size, run) for page in made]
+
+
+def scaling(run: Run, analysis: Analysis) -> list[Figure]:
+    """Draw time against world size, at a few sizes."""
+    shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
+    made = figures.pages("Time over the number of ranks", _properties(run, analysis), shown)
+    return [_times_drawn(page, _world, run) for page in made]
+
+
+def _times_drawn(page: Page, x_of: Callable[[Summary], int], run: Run) -> Figure:
+    """Draw the times of a page with their intervals, and NCCL's choices. x_of: `_size` or `_world`."""
+    for axes, style, line, x in _placed(page, x_of):
+        times = [s.time_s for s in line.members if s.time_s]
+        values = [time.value for time in times]
+        limits = [time.low for time in times], [time.high for time in times]
+        figures.with_intervals(axes, x, values, limits, style, line.name)
+        if x_of is _size:
+            _draw_choices(axes, line, x, values, style)
+    log_time_axis(page.places[0][0])
+    _finish(page, x_of, time_label(run))
+    return page.figure
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
@@ -75,18 +90,6 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 def _properties(run: Run, analysis: Analysis) -> str:
     return f"{counted(run.plan.launches, 'launch')}; {marks(analysis.summaries)}"
-
-
-def scaling(run: Run, analysis: Analysis) -> list[Figure]:
-    """Draw time against world size, at a few sizes."""
-    shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
-    made = figures.pages("Time over the number of ranks", _properties(run, analysis), shown)
-    for page in made:
-        for axes, style, line, x in _placed(page, _world):
-            _draw_times(axes, line, x, style)
-        log_time_axis(page.places[0][0])
-        _finish(page, _world, time_label(run))
-    return [page.figure for page in made]
 
 
 # ── lines and axes ───────────────────────────────────────────────────────────────────────────────
@@ -128,12 +131,6 @@ def _world(summary: Summary) -> int:
     return summary.case.world_size
 
 
-def _places(page: Page, x_of: Callable[[Summary], int]) -> list[int]:
-    """Return the numbers of ranks or the requested sizes of a page, ascending. x_of: `_world` or `_size`."""
-    members = [s for _, panel in page.places for s in panel.members]
-    return sorted({x_of(s) if x_of is _world else s.case.asked for s in members})
-
-
 def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
     """Yield (axes, style, line, its x values) for each line of a page."""
     for axes, panel in page.places:
@@ -144,11 +141,12 @@ def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the y axis."""
     axes = page.places[0][0]
-    places = _places(page, x_of)
+    members = [s for _, panel in page.places for s in panel.members]
     if x_of is _world:
-        figures.size_axis(axes, places, MOST_WORLDS, str)
+        figures.size_axis(axes, sorted({*map(_world, members)}), MOST_WORLDS, str)
     else:
-        figures.size_axis(axes, places, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
+        most = MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE
+        figures.size_axis(axes, sorted({s.case.asked for s in members}), most)
     # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend states it.
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
@@ -163,15 +161,6 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
 
 
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────
-def _draw_times(axes: Axes, line: Line, x: Sequence[float], style: int) -> list[float]:
-    """Draw the times of a line with their intervals; return the times."""
-    times = [s.time_s for s in line.members if s.time_s]
-    values = [t.value for t in times]
-    limits = [t.low for t in times], [t.high for t in times]
-    figures.with_intervals(axes, x, values, limits, style, line.name)
-    return values
-
-
 def _draw_rates(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
     busbw = np.array([s.busbw for s in line.members], dtype=float) / 1e9
     times = [s.time_s for s in line.members if s.time_s]
@@ -193,15 +182,8 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
         # There is room below and to the right of a rising curve.
         options: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
         axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **options)
-    axes.plot(
-        [],
-        [],
-        "o",
-        markersize=9,
-        markerfacecolor="none",
-        markeredgecolor="#888888",
-        label="NCCL chooses otherwise",
-    )
+    circle: Any = {"markersize": 9, "markerfacecolor": "none", "markeredgecolor": "#888888"}
+    axes.plot([], [], "o", label="NCCL chooses otherwise", **circle)
 
 
 def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float) -> None:
