@@ -1,5 +1,6 @@
 """Every key of a configuration is explained with a valid example, and docs/configuration.md is made from them."""
 
+import re
 from typing import Annotated
 
 from pydantic import create_model
@@ -7,6 +8,7 @@ from pydantic import create_model
 from collbench.config import models
 from collbench.config.fields import Strict, fields_of
 from collbench.packages.gate import config as expected
+from conftest import ROOT
 from tools import configuration_page as page
 
 SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]
@@ -23,6 +25,8 @@ def test_each_key_is_explained_with_valid_examples():
             section.model_validate({"key": example})
 
 
-def test_the_annotated_examples_are_valid():
+def test_the_examples_of_pages_are_valid():
     assert models.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
-    assert len(models.parse(page.TRAINING.encode(), "page").training.strategies) == 3
+    text = (ROOT / "docs/training.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(models.parse(example.encode(), "page").training.strategies) == 4

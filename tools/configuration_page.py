@@ -5,7 +5,6 @@ runs it.
 """
 
 import json
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -47,23 +46,6 @@ sampling:
   seconds_per_case: 250ms        # its time in a launch
 timeout: 2min                    # a rank without progress for this time counts as hung
 """
-TRAINING = """\
-# yaml-language-server: $schema=schema.json
-backends: [gloo]
-world_sizes: [2]
-launches: 5
-training:
-  models: [tiny]                 # list models shows the names
-  links: [real, 2ms + 1GB/s]     # the real one, and an emulated one
-  batch: 1                       # examples per rank and step
-  sequence: 64                   # tokens of an example
-  strategies:
-    - flat                       # one all-reduce of all gradients, after backward
-    - overlap_bucket: {cap: [1MiB, 4MiB]}   # a strategy for each cap
-    - ddp: {options: [fp16]}     # torch's DistributedDataParallel with its fp16 hook
-  rounds: 8                      # in each round of a launch, every strategy has its turn
-  steps: 2                       # of a strategy in one round
-"""
 HEAD = f"""\
 # Every key of a configuration
 
@@ -82,17 +64,12 @@ with its line and column. Editors complete the keys from what `collbench schema`
 Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths), \
 [options of a case](#options-of-a-case).
 
-## Examples
-
-Collectives:
+## An example
 
 ```yaml
 {COLLECTIVES}```
 
-Steps of training:
-
-```yaml
-{TRAINING}```
+[training.md](training.md) has one of training steps.
 """
 TABLES = """\
 ## Tables of expected bandwidths
@@ -143,7 +120,7 @@ INTERNAL = {("StrategySection", "name"), ("StrategySection", "imported")}
 def value(field: FieldInfo, given: object) -> str:
     """Return a default as a user would write it."""
     parsers = [getattr(item, "func", None) for item in field.metadata]
-    if given is None or is_dataclass(given):
+    if given is None or (isinstance(given, BaseModel) and not isinstance(given, SamplingConfig)):
         return "none"
     if isinstance(given, SamplingConfig):
         return "[its keys'](#sampling)"
@@ -192,9 +169,9 @@ def table(model: type[BaseModel]) -> list[str]:
 
 def strategies() -> list[str]:
     """Return a row for each strategy, with its settings."""
-    rows = ["| strategy | what it does | settings |", "|---|---|---|"]
+    rows = ["All but your own take `accumulate`:", "", "| strategy | what it does | settings |", "|---|---|---|"]
     for name, kind in STRATEGIES.items():
-        settings = ", ".join(f"`{key}`" for key in (*kind.takes, "accumulate"))
+        settings = ", ".join(f"`{key}`" for key in kind.takes) or "none"
         options = f" (options: {', '.join(f'`{option}`' for option in kind.options)})" if kind.options else ""
         rows.append(f"| `{name}` | {kind.about} | {settings}{options} |")
     own = "your own synchroniser ([training.md](training.md))"
