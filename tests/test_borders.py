@@ -107,17 +107,6 @@ def test_a_backend_of_matplotlib_that_this_python_lacks_harms_nothing(warm):
     assert (done.returncode, done.stderr) == (0, "") and list(cli.folder.glob("plots/*/*.png"))
 
 
-@pytest.mark.slow
-@needs_namespaces
-def test_a_disk_that_fills_while_pictures_are_drawn_is_named(cli):
-    assert cli("run", cli.config(), "--no-plots", "-q").returncode == 0
-    script = "mkdir plots; mount -t tmpfs -o size=16k tmpfs plots"
-    done = isolated(cli, ["-m"], script, "report")
-    refused(done, 0, "note: no pictures: plots/", "disk is full", "--no-plots")
-    (report,) = (cli.folder / "results").glob("*/report.md")
-    assert "Trust" in done.stdout and "plots/" not in report.read_text()
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_named(warm):
     assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0

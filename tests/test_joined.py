@@ -37,17 +37,9 @@ PATIENCE_S = 240
 LOST = "a rank of MPI was lost, and mpirun does not replace it"
 RUN_BENCH = str(ROOT / "run_bench.py")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+pytestmark = pytest.mark.usefixtures("ended")
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
-
-
-@pytest.fixture(autouse=True)
-def ended(cli):
-    """End the processes that a failed test leaves running, which would disturb later tests."""
-    yield
-    for process in cli.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def free_port() -> int:
