@@ -52,8 +52,6 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: a slower agent is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
-# Maximum number of callers that a message names.
-MOST_NAMED = 4
 # An agent sends its handshake at once after its proof. The limit is shorter than TCP's (`channel.set_keepalive`).
 HANDSHAKE_S = 20
 # Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
@@ -553,8 +551,7 @@ class Agents:
 
     def _refuse(self, peer: str, why: str) -> None:
         with self._changed:
-            if len(self._refused) < MOST_NAMED:
-                self._refused[peer] = why
+            self._refused[peer] = why
             self._changed.notify_all()
 
     def _registered(self, handshake: Json, line: AuthenticatedConnection, ends: tuple[str, str]) -> RemoteAgent | None:
