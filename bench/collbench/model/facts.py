@@ -58,8 +58,6 @@ class HostFacts(TypedDict, total=False):
     commit: Fact
     python: Fact
     kernel: Fact
-    # A hash of the machine's id, which systemd keeps secret.
-    machine_id: Fact
     boot_id: Fact
     # Unix time of the boot.
     booted_s: float
