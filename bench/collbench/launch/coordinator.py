@@ -566,7 +566,7 @@ class Agents:
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": self._problem})
             return None
         agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread(), ends)
-        self._refused.pop(ends[1], None)  # such as a caller for whom there was no room
+        self._refused.pop(ends[1], None)  # such as a caller at the limit of threads
         return agent
 
     def _read(self, agent: RemoteAgent) -> None:
