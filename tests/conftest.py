@@ -235,6 +235,15 @@ def cli(tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture
+def ended(cli):
+    """End the processes that a failed test leaves running, which would disturb later tests."""
+    yield
+    for process in cli.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@pytest.fixture
 def warm(tmp_path: Path, launcher: Launcher) -> CommandLine:
     """Return a command line that runs in this process, with torch loaded already."""
     return CommandLine(tmp_path, launcher)

@@ -109,17 +109,6 @@ def test_a_backend_of_matplotlib_that_this_python_lacks_harms_nothing(warm):
     assert (done.returncode, done.stderr) == (0, "") and list(cli.folder.glob("plots/*/*.png"))
 
 
-@pytest.mark.slow
-@needs_namespaces
-def test_a_disk_that_fills_while_pictures_are_drawn_is_named(cli):
-    assert cli("run", cli.config(), "--no-plots", "-q").returncode == 0
-    script = "mkdir plots; mount -t tmpfs -o size=16k tmpfs plots"
-    done = isolated(cli, ["-m"], script, "report")
-    refused(done, 0, "note: no pictures: plots/", "disk is full", "--no-plots")
-    (report,) = (cli.folder / "results").glob("*/report.md")
-    assert "Trust" in done.stdout and "plots/" not in report.read_text()
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_named(warm):
     assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
@@ -159,27 +148,6 @@ def test_a_limit_that_ends_the_fork_server_or_a_rank_is_named_for_each_case_and_
     assert "out of memory" not in done.stdout + done.stderr
     done = cli("doctor", **option)
     assert done.returncode == 1 and "20 allowed (ulimit -n): enough for 0 ranks" in done.stdout, done
-
-
-@pytest.fixture
-def few_processes():
-    """Return the option of a command that may have 12 processes and threads."""
-    group = Path("/sys/fs/cgroup/pids", f"collbench-test-{os.getpid()}")
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("making a control group of version 1 needs root, and a container that allows it")
-    (group / "pids.max").write_text("12")
-    yield {"preexec_fn": lambda: (group / "cgroup.procs").write_text("0")}
-    wait_for(lambda: not (group / "cgroup.procs").read_text())
-    group.rmdir()
-
-
-@pytest.mark.slow
-def test_a_control_group_with_few_processes_is_named(cli, few_processes):
-    done = cli("run", cli.config(ONE), "--no-plots", "-q", **few_processes)
-    assert done.returncode in {1, 2} and "Traceback" not in done.stderr, done.stderr
-    assert "more allowed (pids.max of a control group): enough for 0 ranks" in done.stdout + done.stderr
 
 
 # ── what torch and MPI need ──────────────────────────────────────────────────────────────────────

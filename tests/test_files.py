@@ -1,5 +1,6 @@
 """Ranks may open as many files as the hard limit permits, and the doctor reports for how many ranks they are enough."""
 
+import resource
 import subprocess
 import sys
 
@@ -45,7 +46,6 @@ def test_the_soft_limit_is_raised_to_the_hard_one(soft, hard, text, low):
 
 
 def test_a_limit_is_never_lowered(monkeypatch):
-    resource = pytest.importorskip("resource")
     new_limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (environment.MOST_FILES + 1, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: new_limits.append(limits[0]))

@@ -3,7 +3,6 @@
 The hosts are namespaces with own host names (proof/slurm.py). In other tests, the variables of Slurm simulate Slurm.
 """
 
-import contextlib
 import json
 import shlex
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import tempfile
 import time
 
-import psutil
 import pytest
 
 from collbench.report.launch_files import LauncherName
@@ -35,6 +33,7 @@ while [ "${{1#-}}" != "$1" ]; do shift; done
 shift
 exec {there} sh -c "$*"
 """
+pytestmark = pytest.mark.usefixtures("ended")
 needs_slurm = pytest.mark.skipif(slurm.unsupported() is not None, reason=str(slurm.unsupported()))
 needs_hosts = pytest.mark.skipif(slurm.unsupported_hosts() is not None, reason=str(slurm.unsupported_hosts()))
 
@@ -50,15 +49,6 @@ def cluster(shared_cluster):
     """Return two idle nodes, in whatever state the previous test left them."""
     shared_cluster.reset()
     return shared_cluster
-
-
-@pytest.fixture(autouse=True)
-def ended(cli):
-    """End the processes that a failed test leaves running, which would disturb later tests."""
-    yield
-    for process in cli.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def srun(cluster, cli, options: list[str], *words: str) -> subprocess.Popen:
@@ -127,25 +117,6 @@ def test_a_cancelled_job_can_be_resumed(cluster, cli):
     run = cli.only_run()
     assert run.manifest["status"] == "complete" and len(run.samples) == run.plan.total
     assert all(s.failure is None for s in run.samples) and len(run.environment) == 2
-    assert_nothing_left(cli)
-
-
-@pytest.mark.slow
-@needs_slurm
-def test_a_lost_node_costs_only_the_cases_that_need_it(cluster, cli):
-    text = LONG.replace("[4]", "[2, 4]").replace("launches: 12", "launches: 3")
-    started = srun(cluster, cli, ["-n4", *SURVIVING, "--ntasks-per-node=2"], "run", cli.config(text), "--no-plots")
-    wait_for_samples(cli, 1, PATIENCE_S)
-    cluster.lose("node1")
-    done = finished(started)
-    assert done.returncode != 0, done.stderr
-    run = cli.only_run()
-    assert run.manifest["status"] == "complete" and len(run.samples) == run.plan.total, done.stderr
-    assert all(s.failure is None for s in run.samples if s.case.world_size == 2), run.samples
-    lost = [s.failure for s in run.samples if s.failure is not None]
-    assert lost and {failure.kind for failure in lost} <= {"lost", "start"}
-    assert all(failure.rank in {2, 3} and "on host node1" in failure.text for failure in lost), lost
-    assert "on host node1" in (run.path / "report.md").read_text()
     assert_nothing_left(cli)
 
 

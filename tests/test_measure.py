@@ -127,24 +127,3 @@ def test_variables_reach_the_ranks_and_only_them(warm):
     for launch in run.environment[0]["launches"]:
         assert launch["ranks"][0]["variables"]["GLOO_LOG_LEVEL"] in {"WARN", "ERROR"}
     assert "GLOO_LOG_LEVEL" not in run.environment[0]["host"]["variables"]
-
-
-def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_prints_nothing():
-    """A fork that got wrong orders prints a traceback."""
-    code = (
-        "import os, sys\n"
-        "from multiprocessing import forkserver\n"
-        "from collbench.launch.launcher import FIRST, LAST\n"
-        "forkserver.set_forkserver_preload([FIRST, LAST])\n"
-        "for sent in (b'', b'\\x80\\x05N.no pickle of a process'):\n"
-        "    status, orders = forkserver.connect_to_new_process([])\n"
-        "    forkserver.read_signed(status)\n"
-        "    os.write(orders, sent)\n"
-        "    os.close(orders)\n"
-        "    print(forkserver.read_signed(status), flush=True)\n"
-        "    print('the next', file=sys.stderr, flush=True)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert done.returncode == 0 and done.stdout == "1\n1\n"
-    interrupted, misled, rest = done.stderr.split("the next\n")
-    assert (interrupted, rest) == ("", "") and "Traceback" in misled

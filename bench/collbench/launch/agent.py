@@ -43,7 +43,7 @@ CONNECT_S = 3.0
 MOST_PROBING = 64
 # Pause between two attempts to reach rank 0, in seconds.
 AGAIN_S = 0.3
-# Attempts to open a rank's connection are repeated for this long, in seconds: strangers may crowd rank 0's port. The
+# Attempts to open a rank's connection are repeated for this long, in seconds: rank 0 may be at a limit of threads. The
 # agent gives up before rank 0 considers the agent stuck.
 RANK_LINE_TRIES_S = 15.0
 # After an interrupt, rank 0 has this long to end the job in order, in seconds.

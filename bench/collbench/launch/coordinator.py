@@ -52,14 +52,10 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: a slower agent is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
-# Maximum number of callers that a message names.
-MOST_NAMED = 4
 # An agent sends its handshake at once after its proof. The limit is shorter than TCP's (`channel.set_keepalive`).
 HANDSHAKE_S = 20
 # Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
 ANY_PORT = "hosts must reach each other on any port"
-# Errors that a message from another version, or from a process outside the job, can cause.
-ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message, in seconds.
 LEAVE_WAIT_S = 5.0
 
@@ -538,7 +534,7 @@ class Agents:
                 elif message["kind"] == "handshake":
                     agent = self._registered(message, line, (reached, peer))
                 self._changed.notify_all()
-        except (EOFError, OSError, *ODD) as error:
+        except (EOFError, OSError) as error:
             silent = isinstance(error, BlockingIOError)  # the time limit, within which small packets arrived
             what = f"sent nothing for {HANDSHAKE_S} s: do large packets arrive (MTU)?" if silent else "failed"
             with self._changed:
@@ -553,8 +549,7 @@ class Agents:
 
     def _refuse(self, peer: str, why: str) -> None:
         with self._changed:
-            if len(self._refused) < MOST_NAMED:
-                self._refused[peer] = why
+            self._refused[peer] = why
             self._changed.notify_all()
 
     def _registered(self, handshake: Json, line: AuthenticatedConnection, ends: tuple[str, str]) -> RemoteAgent | None:
@@ -571,7 +566,7 @@ class Agents:
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": self._problem})
             return None
         agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread(), ends)
-        self._refused.pop(ends[1], None)  # such as a caller for whom there was no room
+        self._refused.pop(ends[1], None)  # such as a caller at the limit of threads
         return agent
 
     def _read(self, agent: RemoteAgent) -> None:
@@ -582,10 +577,7 @@ class Agents:
                 agent.line.poll(None)
                 message, _ = messages.receive(agent.line)
             with self._changed:
-                try:
-                    self._record(agent, message)
-                except ODD:  # another version of CollBench
-                    agent.lose("sent a message that rank 0 does not know")
+                self._record(agent, message)
                 self._changed.notify_all()
 
     def _record(self, agent: RemoteAgent, message: Json) -> None:

@@ -254,30 +254,19 @@ class Launcher:
 
         variables: for each rank, environment variables in addition to the inherited variables.
         """
-        folder = self._rendezvous.place()
-        board = Board(world_size)
-        barrier = barriers(board)
-        key = secrets.token_bytes(KEY_BYTES)
-        encoded = encoding.encoded(job)
+        folder, board, encoded = self._rendezvous.place(), Board(world_size), encoding.encoded(job)
+        place, key = f"file:{folder / 'store'}", secrets.token_bytes(KEY_BYTES)
+        shared: dict[str, Any] = {"world_size": world_size, "rendezvous": place, "key": key, "board": board}
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True))
         try:
-            for rank in range(world_size):
-                member = self.fork(
-                    entry,
-                    encoded,
-                    folder,
-                    log,
-                    rank=rank,
-                    world_size=world_size,
-                    rendezvous=f"file:{folder / 'store'}",
-                    key=key,
-                    device=rank,
-                    barrier=barrier[rank],
-                    board=board,
-                    variables=variables[rank] if variables else {},
-                )
-                members.append(member)
+            for rank, barrier in enumerate(barriers(board)):
+                own: dict[str, Any] = {
+                    "device": rank,
+                    "barrier": barrier,
+                    "variables": variables[rank] if variables else {},
+                }
+                members.append(self.fork(entry, encoded, folder, log, rank=rank, **shared, **own))
         except BaseException:
             ranks.kill()
             raise

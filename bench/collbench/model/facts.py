@@ -58,8 +58,6 @@ class HostFacts(TypedDict, total=False):
     commit: Fact
     python: Fact
     kernel: Fact
-    # A hash of the machine's id, which systemd keeps secret.
-    machine_id: Fact
     boot_id: Fact
     # Unix time of the boot.
     booted_s: float
@@ -157,13 +155,6 @@ class Session(TypedDict, total=False):
 
 
 # ── manifest.json ────────────────────────────────────────────────────────────────────────────────
-class SourceFile(TypedDict):
-    """A file that was imported."""
-
-    name: str
-    sha256: str
-
-
 class UnreadLine(TypedDict):
     """A line of an imported file."""
 
@@ -172,23 +163,17 @@ class UnreadLine(TypedDict):
     text: str
 
 
-class KeptNotice(TypedDict):
-    """A notice of an import."""
-
-    kind: str
-    values: dict[str, Any]
-
-
 class ImportFacts(TypedDict, total=False):
     """The source of the numbers of an imported run."""
 
     tool: list[str]
-    files: list[SourceFile]
+    # `name` and `sha256` of each file.
+    files: list[dict[str, str]]
     statistic: list[str]
     # Lines that begin like a row and could not be read.
     unread: list[UnreadLine]
     # Reasons to doubt the numbers, facts that the files lack, and why rows were left out.
-    notices: list[KeptNotice]
+    notices: list[dict[str, Any]]
     verified: dict[str, int]
 
 

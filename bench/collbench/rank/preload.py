@@ -5,8 +5,6 @@ page of torch's objects that the rank shares with the server (0.1 to 0.3 s per c
 """
 
 import gc
-import sys
-from types import TracebackType
 
 gc.disable()  # the loaded objects contain no garbage, and collecting takes a tenth of the loading time
 
@@ -21,12 +19,3 @@ collbench.rank.process.looked()  # loads the packages' `look` functions
 gc.collect()
 gc.freeze()
 gc.enable()
-
-
-def _silence_idle_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print no traceback if the parent was interrupted while starting this rank: the rank finds its pipe closed."""
-    if not issubclass(kind, EOFError | BrokenPipeError | ConnectionError):
-        sys.__excepthook__(kind, error, trace)
-
-
-sys.excepthook = _silence_idle_ranks

@@ -67,8 +67,10 @@ def plan_to_json(plan: Plan) -> Json:
         }
         for launch in plan.order
     ]
-    cases = _adapter(tuple[Case, ...]).dump_python(plan.cases)
-    return {**_adapter(Plan).dump_python(dataclasses.replace(plan, order=())), "cases": cases, "order": order}
+    data: Json = _adapter(Plan).dump_python(dataclasses.replace(plan, order=()))
+    for skip in data["skips"]:
+        skip["reason"] = {name: value for name, value in skip["reason"].items() if value not in (None, ())}
+    return {**data, "cases": _adapter(tuple[Case, ...]).dump_python(plan.cases), "order": order}
 
 
 def plan_from_json(data: Json) -> Plan:
