@@ -36,9 +36,9 @@ def test_a_folder_that_is_no_run_is_found_and_says_what_it_lacks(kept):
     ("content", "words"),
     [
         ('{"a": 1,\n "b": ', "2:7: damaged JSON: Expecting value"),
-        ('{"a": 1', "Expecting ',' delimiter"),
-        ("{", "Expecting property name"),
-        ('{"a": "b', "Unterminated string"),
+        ('{"a": 1', "damaged JSON: Expecting ',' delimiter"),
+        ("{", "damaged JSON: Expecting property name"),
+        ('{"a": "b', "damaged JSON: Unterminated string"),
     ],
 )
 def test_damaged_json_is_named_by_line_and_by_what_is_missing(kept, broken, content, words):

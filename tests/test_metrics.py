@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from collbench.catalog.backends import unsupported_by_backend
+from collbench.catalog.metrics import METRICS
 from collbench.config.models import parse
 from collbench.machine import host
 from collbench.model.notices import SkipNotice, notice
@@ -18,6 +19,7 @@ from collbench.model.records import Case, Machine
 from collbench.planning.cases import unsupported_here
 from collbench.planning.footprint import calls_between_refills, pool_slots
 from collbench.planning.plan import expand
+from collbench.rank.timing import PREPARE
 from collbench.report.labels import label, title, variety
 from collbench.report.notices import sentence
 
@@ -166,6 +168,10 @@ def test_a_late_rank_is_named_by_the_command_line(warm):
     assert done.returncode == 0
     assert "rank 1 of 2 on gloo is late" in done.stdout
     assert '"rank": 1' in warm("diagnose", "--format", "json").stdout
+
+
+def test_the_table_of_metrics_has_a_way_to_time_each():
+    assert set(PREPARE) == set(METRICS)
 
 
 def test_nccl_has_no_average_of_float8_with_one_rank():
