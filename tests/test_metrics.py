@@ -9,11 +9,13 @@ import numpy as np
 import psutil
 import pytest
 
+from collbench.catalog.metrics import METRICS
 from collbench.config.models import parse
 from collbench.machine import host
 from collbench.model.records import Case, Machine
 from collbench.planning.footprint import calls_between_refills, pool_slots
 from collbench.planning.plan import expand
+from collbench.rank.timing import PREPARE
 from collbench.report.labels import label, title, variety
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
@@ -150,3 +152,7 @@ def test_a_late_rank_is_named_by_the_command_line(warm):
     assert done.returncode == 0
     assert "rank 1 of 2 on gloo is late" in done.stdout
     assert '"rank": 1' in warm("diagnose", "--format", "json").stdout
+
+
+def test_the_table_of_metrics_has_a_way_to_time_each():
+    assert set(PREPARE) == set(METRICS)

@@ -76,16 +76,6 @@ Series = dict[int, Timed]
 AllSeries = dict[Case, Series]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule of self-consistent performance."""
-
-    # Makes the claims of the rule on one series.
-    claims: Callable[[Case, AllSeries], Iterator[Claim]]
-    # The meaning of a violation.
-    violated: FindingNotice
-
-
 def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> list[Finding]:
     """Return the worst violation of each rule in each series of two or more ranks, in the order of the tables.
 
@@ -99,12 +89,12 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
         # In a longer cycle, one iteration is not the whole operation.
         if cycle(case) == 1 and case.world_size > 1:
             series[SIZES.residue(case)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
-    claims = [(rule, [*rule.claims(base, series)]) for base in sorted(series, key=case_order) for rule in RULES]
+    claims = [(kind, [*rule(base, series)]) for base in sorted(series, key=case_order) for rule, kind in RULES]
     error_rate = ERROR_RATE / max(1, sum(len(own_claims) for _, own_claims in claims))
     violated = [
-        (rule, [claim for claim in own_claims if claim.violated(min_change, error_rate)]) for rule, own_claims in claims
+        (kind, [claim for claim in own_claims if claim.violated(min_change, error_rate)]) for kind, own_claims in claims
     ]
-    return [_finding(rule, violations) for rule, violations in violated if violations]
+    return [_finding(kind, violations) for kind, violations in violated if violations]
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────
@@ -137,18 +127,21 @@ def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:
                 yield Claim(left, ((size // smaller, timed),))
 
 
-RULES = (
-    Rule(partial(_composed, "all_reduce", ("reduce", "broadcast")), FindingNotice.PARTS_FASTER),
-    Rule(partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), FindingNotice.PARTS_FASTER),
-    Rule(partial(_composed, "all_gather", ("gather", "broadcast")), FindingNotice.PARTS_FASTER),
-    Rule(partial(_composed, "reduce_scatter", ("all_reduce",)), FindingNotice.WHOLE_FASTER),
-    Rule(_not_slower_than_larger, FindingNotice.PADDING_FASTER),
-    Rule(_not_slower_than_split, FindingNotice.SPLITTING_FASTER),
+# Makes the claims of a rule on one series.
+Rule = Callable[[Case, AllSeries], Iterator[Claim]]
+# Rules of self-consistent performance, and the meaning of a violation.
+RULES: tuple[tuple[Rule, FindingNotice], ...] = (
+    (partial(_composed, "all_reduce", ("reduce", "broadcast")), FindingNotice.PARTS_FASTER),
+    (partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), FindingNotice.PARTS_FASTER),
+    (partial(_composed, "all_gather", ("gather", "broadcast")), FindingNotice.PARTS_FASTER),
+    (partial(_composed, "reduce_scatter", ("all_reduce",)), FindingNotice.WHOLE_FASTER),
+    (_not_slower_than_larger, FindingNotice.PADDING_FASTER),
+    (_not_slower_than_split, FindingNotice.SPLITTING_FASTER),
 )
 
 
 # ── the findings ─────────────────────────────────────────────────────────────────────────────────
-def _finding(rule: Rule, violations: list[Claim]) -> Finding:
+def _finding(kind: FindingNotice, violations: list[Claim]) -> Finding:
     worst = max(violations, key=lambda claim: claim.excess)
     case, seconds = worst.left.case, worst.left.time_s.value
     calls, first = worst.parts[0]
@@ -166,7 +159,7 @@ def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     return Finding(
         kind=FindingKind.INCONSISTENT,
         subject=f"{case.op} of {format_bytes(case.size_bytes)} over {case.backend}, n = {case.world_size}",
-        notice=Notice(rule.violated, values, tuple(claim.left.case.key for claim in violations)),
+        notice=Notice(kind, values, tuple(claim.left.case.key for claim in violations)),
         cases=(case, *(part.case for _, part in worst.parts)),
         cost_s=seconds - worst.right_s,
         share=worst.excess,

@@ -11,7 +11,7 @@ from typing import Any
 from collbench.analyze.comparability import hosts_of, session_changes
 from collbench.analyze.cost_model import impossible
 from collbench.analyze.parts import parts
-from collbench.analyze.sessions import launches_of
+from collbench.analyze.sessions import launches_of, ranks_of
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
@@ -237,8 +237,7 @@ def _gpu_order_notices(session: Session) -> Iterable[Notice]:
     """Yield a notice if CUDA counts GPUs in another order than NVML: records of a GPU then belong to another GPU."""
     hosts = hosts_of(session)
     uuids_by_host = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
-    ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
-    for rank in ranks:
+    for rank in ranks_of([session]):
         used, uuids = rank.get("device_uuid"), uuids_by_host.get(rank.get("hostname"), [])
         number = int(str(rank.get("device")).partition(":")[2] or 0)
         if used and number < len(uuids) and str(uuids[number]).startswith("GPU-") and uuids[number] != used:

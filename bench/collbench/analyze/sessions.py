@@ -8,7 +8,7 @@ NCCL explains a change.
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +35,14 @@ def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
     return [launch for session in sessions for launch in session.get("launches", [])]
 
 
+def ranks_of(sessions: Iterable[Session]) -> list[RankFacts]:
+    """Return the records of the ranks of all launches."""
+    return [rank for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
+
+
 def is_virtual(run: Run) -> bool:
     """Return whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule."""
-    ranks = [rank for launch in launches_of(run.environment) for rank in launch.get("ranks", [])]
-    return any(is_virtual_gpu(str(rank.get("device_name", ""))) for rank in ranks)
+    return any(is_virtual_gpu(str(rank.get("device_name", ""))) for rank in ranks_of(run.environment))
 
 
 def is_virtual_gpu(name: str) -> bool:
@@ -84,12 +88,7 @@ def session_facts(sessions: list[Session]) -> Facts:
     recorded = [comparability.facts_of_session(session) for session in sessions]
     paths = [path for path in dict.fromkeys(itertools.chain(*recorded)) if comparability.group_of(path) is not HARMLESS]
     facts = {comparability.named(path): distinct(values.get(path) for values in recorded) for path in paths}
-    return facts | {"devices": distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))}
-
-
-def rank_facts(sessions: Iterable[Session], fact: Callable[[RankFacts], Any]) -> list[Any]:
-    """Return one fact of each rank of each launch."""
-    return [fact(rank) for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
+    return facts | {"devices": distinct(rank.get("device_name") for rank in ranks_of(sessions))}
 
 
 def distinct(values: Iterable[Any]) -> str:
@@ -109,20 +108,11 @@ def machine_of(run: Run) -> MachineIdentity | None:
 def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineIdentity:
     """Return the machine that entries of environment.json describe, with the sampling settings."""
     facts = session_facts(sessions)
-    names = (
-        "hostname",
-        "cpu.model",
-        "cpu.usable_cores",
-        "gpus.name",
-        "boot_id",
-        "kernel",
-        "packages.torch",
-        "nccl",
-        "launcher",
-    )
+    host = ("hostname", "cpu.model", "cpu.usable_cores", "gpus.name", "boot_id", "kernel")
     sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
     fingerprint = comparability.fingerprint(sessions)
-    return MachineIdentity(*[*(facts.get(name, NOT_AVAILABLE) for name in names), sampling_text, fingerprint])
+    own = (facts.get(name, NOT_AVAILABLE) for name in (*host, "packages.torch", "nccl", "launcher"))
+    return MachineIdentity(*[*own, sampling_text, fingerprint])
 
 
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────

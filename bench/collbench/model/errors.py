@@ -55,7 +55,7 @@ def damaged_json(place: object, error: Exception) -> str:
 
 
 def json_words(error: Exception) -> str:
-    """Return Python's description of an error in JSON, without its position."""
+    """Return a description of an error in JSON, without its place."""
     return str(error).partition(": line ")[0][:100]
 
 

@@ -53,11 +53,9 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING
-    size = format_bytes(int(best["size_bytes"]))
-    rate = format_rate(float(best["busbw"]))
-    return str(
-        len(measured)
-    ), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
+    rate, size = format_rate(float(best["busbw"])), format_bytes(int(best["size_bytes"]))
+    where = f"{best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
+    return str(len(measured)), f"{rate} GB/s: {where}"
 
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────
@@ -131,9 +129,7 @@ def variables() -> Blocks:
     for name, library in TUNING.items():
         names_by_library.setdefault(library, []).append(name)
     names_by_library["sides of ab only"] = sorted(AT_START)
-    return [
-        *(f"{library}: {', '.join(names)}" for library, names in names_by_library.items()),
-    ]
+    return [f"{library}: {', '.join(names)}" for library, names in names_by_library.items()]
 
 
 def notices() -> Blocks:

@@ -141,7 +141,7 @@ def to_csv(view: View) -> str:
     left_out |= {name for name, field in fields.items() if JSON_ONLY in field.metadata}
     at_end = ("failures", "notices", "warnings")
     names = [name for name in fields if name not in {*left_out, *at_end}]
-    rows = []
+    rows: list[Json] = []
     for case in cases:
         row = {name: getattr(case, name, None) for name in names}
         noticed: Sequence[PublicNotice] = case.notices
@@ -151,19 +151,16 @@ def to_csv(view: View) -> str:
             "warnings": "; ".join(notice.text for notice in noticed),
         }
         rows.append(row | texts)
-    counts = {name for name in names if all(_whole_or_none(row[name]) for row in rows)}
-    counted = [{name: _counted_or_as_is(value, name in counts) for name, value in row.items()} for row in rows]
-    return csv_text(counted, [*names, *at_end])
+    for name in names:
+        if all(_whole_or_none(row[name]) for row in rows):
+            for row in rows:
+                row[name] = None if row[name] is None else int(row[name])
+    return csv_text(rows, [*names, *at_end])
 
 
 def _whole_or_none(value: object) -> bool:
     """Return whether a cell is empty or a whole number."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1)
-
-
-def _counted_or_as_is(value: Any, count: bool) -> Any:
-    """Return the cell of a column of whole numbers (`count`) as an int, and any other cell as it is."""
-    return int(value) if count and value is not None else value
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────

@@ -47,7 +47,7 @@ def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
     if len(blocks) < FEWEST_BLOCKS:
         return without_interval(mean)
     variance = float(np.var(np.log(block_means(times_s, blocks)), ddof=1)) / len(blocks)
-    factor = float(np.exp(_t_half_width(variance, len(blocks) - 1)))
+    factor = float(np.exp(student_quantile(len(blocks) - 1) * np.sqrt(variance)))
     return Interval(mean, mean / factor, mean * factor, IntervalKind.WITHIN_RUN)
 
 
@@ -185,10 +185,6 @@ def student_quantile(freedom: float, error_rate: float = ERROR_RATE) -> float:
     from scipy.special import stdtrit  # here: a rank loads it only if a stop rule needs it
 
     return float(stdtrit(freedom, 1 - error_rate / 2))
-
-
-def _t_half_width(variance: float, freedom: float) -> float:
-    return float(student_quantile(freedom) * np.sqrt(variance))
 
 
 def _from_logs(center: float, down: float, up: float, kind: IntervalKind) -> Interval:

@@ -58,13 +58,8 @@ def levels(shares: Sequence[float], information: Sequence[float], error_rate: fl
         nominal.append(float(ndtr(-boundary / root)) * (2 if two_sided else 1))
         paid += crossed(boundary)
         grid = np.linspace(-boundary if two_sided else -WIDEST * root, boundary, GRID)
+        weights = np.full(GRID, grid[1] - grid[0])  # of the trapezoidal rule
+        weights[[0, -1]] /= 2
         kernel = np.exp(-0.5 * ((grid[:, None] - points) / step) ** 2) / (step * math.sqrt(2 * math.pi))
-        density, points, before = kernel @ density * _weights(grid), grid, time
+        density, points, before = kernel @ density * weights, grid, time
     return nominal
-
-
-def _weights(grid: Floats) -> Floats:
-    """Return the weights of the trapezoidal rule."""
-    weights = np.full(len(grid), grid[1] - grid[0])
-    weights[[0, -1]] /= 2
-    return weights
