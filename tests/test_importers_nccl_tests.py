@@ -289,17 +289,6 @@ def test_rows_that_cannot_be_kept_are_counted_with_their_reason(read):
     assert reading.rows == 10 and len(reading.numbers) == 8
 
 
-def test_a_row_that_is_torn_gives_no_number_that_was_not_printed(read):
-    text = foreign.nccl()
-    end = text.index(str(foreign.SIZES[-1]), text.index("(GB/s)"))
-    for length in range(30, 110):
-        reading = read(text[: end + length])
-        for number in reading.numbers:
-            place = "in" if number.case.placement == "usual" else "out"
-            printed = foreign.nccl_time(foreign.time_s(number.case.size_bytes, place)).strip()
-            assert f"{number.aggregate.time_s * 1e6:.6g}" == f"{float(printed):.6g}"
-
-
 # ── uneven shares ────────────────────────────────────────────────────────────────────────────────
 def uneven(spread: float = 1.0, counts=(1000, 4096)) -> str:
     """Return output of alltoallv_perf on 4 ranks. counts: elements per peer if shares were even; 0 means a matrix."""

@@ -168,6 +168,11 @@ def test_a_recording_without_anything_to_make_is_refused():
     assert caught.value.reasons == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
 
 
+def test_a_recording_without_calls_is_refused():
+    with pytest.raises(ForeignError, match="no call can be replayed: it has no calls"):
+        made()
+
+
 def test_only_calls_recorded_as_asynchronous_are_asynchronous():
     calls = [ran(0.0, 0.010, start_s=0.0), ran(0.011, 0.010, start_s=0.001), ran(0.030, 0.010, asynchronous=True)]
     result = made(*calls)

@@ -229,7 +229,7 @@ def test_kineto_with_metadata(tmp_path):
         event("nccl:all_reduce", 150, 40, cat="gpu_user_annotation"),
         param_event(110, "wait"),
         param_event(300, "_allgather_base", **gathered),
-        param_event(400, "all_to_allv", **{"In split size": "[60, 40]", "Out split size": "[10, ..., 5]"}),
+        param_event(400, "all_to_allv", **{"In split size": "[60, 40]", "Out split size": "[10, 90]"}),
         param_event(500, "broadcast", **listed),
         event("ProfilerStep#4", 90, 600, cat="user_annotation"),
         {"name": "something else", "ts": 1},
@@ -241,10 +241,10 @@ def test_kineto_with_metadata(tmp_path):
     reduce, gather, exchange, broadcast = rank.calls
     assert (reduce.operation, reduce.dtype, reduce.elements_in, reduce.group) == ("all_reduce", "float32", 100, (1, 3))
     assert reduce.start_s == 0 and reduce.ran_s == pytest.approx(50e-6) and reduce.duration_s == pytest.approx(40e-6)
-    assert reduce.stream == "40" and reduce.step == 4 and reduce.communicator == "7"
+    assert reduce.step == 4 and reduce.communicator == "7"
     assert reduce.asynchronous is False and reduce.exposed_s is None  # no computing was recorded
     assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
-    assert (exchange.operation, exchange.splits_in, exchange.splits_out) == ("all_to_all_uneven", (60, 40), None)
+    assert (exchange.operation, exchange.splits_in) == ("all_to_all_uneven", (60, 40))
     assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
     assert job.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),) and job.unknown == {"duration": 3}
 
@@ -261,7 +261,7 @@ def test_kineto_without_metadata(tmp_path):
     (rank,) = traces.read([written(tmp_path, "a.json", {"traceEvents": events})]).ranks
     gather, reduce, exchange = rank.calls
     assert (gather.operation, gather.elements_in, gather.elements_out, gather.group_size) == ("all_gather", 100, 800, 8)
-    assert gather.dtype == "bfloat16" and gather.duration_s == pytest.approx(70e-6) and gather.stream == "7"
+    assert gather.dtype == "bfloat16" and gather.duration_s == pytest.approx(70e-6)
     assert (reduce.elements_in, reduce.dtype, reduce.group, reduce.duration_s) == (20, "float32", None, None)
     assert exchange.elements_in is None and exchange.splits_in is None
 
@@ -511,9 +511,7 @@ def test_execution_trace_1_0_has_splits_and_the_pointer_of_its_group(tmp_path):
     }
     (rank,) = traces.read([written(tmp_path, "0.json", {"schema": "1.0.1", "nodes": [node]})]).ranks
     (call,) = rank.calls
-    assert (call.operation, call.dtype, call.splits_in, call.splits_out) == (
-        "all_to_all_uneven", "int32", (96, 3296), (32, 736),
-    )  # fmt: skip
+    assert (call.operation, call.dtype, call.splits_in) == ("all_to_all_uneven", "int32", (96, 3296))
     assert (call.elements_in, call.elements_out, call.group, call.group_size) == (3392, 768, None, 2)
 
 
@@ -635,15 +633,15 @@ def test_inspector_counts_bytes_of_one_rank(tmp_path):
 
 def test_inspector_since_nccl_2_29_writes_its_rank_once(tmp_path):
     """If read as the older format, rank and group would be unknown without a message."""
-    call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9, "coll_algo": "RING"}
+    call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9}
     lines = []
     for rank in (1, 0):
         lines.append({"header": {"id": "0xe6", "rank": rank, "n_ranks": 2}, "metadata": {"dump_stats": 1}})
-        lines += [{"coll_perf": call | {"coll_sn": number, "coll_proto": "LL"}} for number in (1, 2)]
+        lines += [{"coll_perf": call | {"coll_sn": number}} for number in (1, 2)]
     recorded = traces.read([log(tmp_path, lines)])
     assert [(rank.rank, len(rank.calls)) for rank in recorded.ranks] == [(0, 2), (1, 2)]
     call = recorded.ranks[0].calls[0]
-    assert (call.group_size, call.communicator, call.chosen) == (2, "0xe6", "RING/LL")
+    assert (call.group_size, call.communicator) == (2, "0xe6")
 
 
 def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
@@ -971,7 +969,7 @@ def changed(line, old, new):
         (changed(1, "{", '{"colour":1,'), "unknown field 'colour'"),
         (changed(1, "22", '"many"'), ":2: elements_in: "),
         (changed(1, '"group_size":2', '"group_size":1000000000'), "at most 65536"),
-        (changed(0, '"version":3', '"version":9'), "version 9; this CollBench reads 3"),
+        (changed(0, '"version":4', '"version":9'), "version 9; this CollBench reads 4"),
         (changed(0, '"notices":[', '"notices":[{"kind":"x"}'), "no notice of this kind"),
         (changed(0, '"ranks":[', '"ranks":5,"x":['), "each needs a source, and its number"),
         (changed(0, '"calls":1', '"calls":"1"'), "each needs a source"),

@@ -185,6 +185,8 @@ class _Builder:
 
         Also returns a sentence that states whose calls are made, if ranks do not make their own calls; else "".
         """
+        if not self._steps:
+            return [], ""
         steps, reason = self._steps_of_ranks() if self._recorded.world_size else ([], "")
         self._own = True
         for together in (True, False) if steps else ():

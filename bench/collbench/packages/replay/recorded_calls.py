@@ -98,9 +98,8 @@ class RecordedCall:
     # Elements of this rank's input and output.
     elements_in: int | None
     elements_out: int | None
-    # Elements sent to each rank of the group (in), received from each rank (out). Empty if equal, None if unknown.
+    # Elements sent to each rank of the group. Empty if equal, None if unknown.
     splits_in: tuple[int, ...] | None = ()
-    splits_out: tuple[int, ...] | None = ()
     # World ranks of the group. None if unknown.
     group: tuple[int, ...] | None = None
     # Number of ranks of the group. None if unknown.
@@ -111,8 +110,6 @@ class RecordedCall:
     root: int | None = None
     # World rank of the peer of a send or receive.
     peer: int | None = None
-    # Stream on which the call ran. Calls of different streams may overlap.
-    stream: str | None = None
     # Time at which this call was enqueued, since the first call of the recording. It does not show when the call ran.
     start_s: float | None = None
     # Time at which the call began to run, by the same clock, from a timeline of the device or of gloo's worker thread.
@@ -129,8 +126,6 @@ class RecordedCall:
     sequence: int | None = None
     # Step of the job in which the call was made.
     step: int | None = None
-    # NCCL's algorithm and protocol.
-    chosen: str | None = None
     # True if the host's clock measured `duration_s`, from the call until its end was seen, not a GPU's.
     by_host: bool = False
     # True if the call ran in one kernel with other calls (torch's coalesced groups, batches of sends and receives). The

@@ -18,7 +18,7 @@ from collbench.packages.replay.recorded_calls import CallList, RecordedCall
 
 SUFFIX = ".calls.jsonl"
 FORMAT = "collbench calls"
-VERSION = 3
+LIST_VERSION = 4
 # Fields of a rank in the header, beside its number of calls.
 OF_RANK = ("rank", "source", "offset_s", "unclaimed", "unclaimed_s")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def to_text(recorded: CallList) -> str:
     """Return the file's text. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
     header = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": LIST_VERSION,
         **{item.name: getattr(recorded, item.name) for item in dataclasses.fields(recorded) if item.name != "ranks"},
         "notices": [{"kind": item.kind, "values": item.values} for item in recorded.notices],
         "ranks": [
@@ -60,8 +60,8 @@ def read(path: Path) -> CallList:
     header = _json(lines[0], path, 1)
     if header.get("format") != FORMAT:
         raise ForeignError(f'{path}:1: not a list of calls: its first line must have "format": "{FORMAT}"')
-    if header.get("version") != VERSION:
-        raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {VERSION}")
+    if header.get("version") != LIST_VERSION:
+        raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {LIST_VERSION}")
     calls = [_call(line, path, number) for number, line in enumerate(lines[1:], 2) if line.strip()]
     # The calls belong to the ranks in turn, or to rank 0 if the header names no ranks.
     ranks, taken = [], 0

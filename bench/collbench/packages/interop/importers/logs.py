@@ -111,15 +111,11 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     between = line[launcher.end() : started.start()]
     inner = [*_LAUNCHER.finditer(between)]
     options = _WRAPPER.split(between[inner[-1].end() :] if inner else between, maxsplit=1)[0]
-    several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
     ranks, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
-    if several:
-        return Command(None, started[0])
-    if ranks is not None:
-        return Command(int(ranks[1]), started[0])
-    if nodes is not None and per_node is not None:
-        return Command(int(nodes[1]) * int(per_node[1]), started[0])
-    return Command(None, started[0])
+    processes = int(nodes[1]) * int(per_node[1]) if nodes and per_node else None
+    processes = int(ranks[1]) if ranks else processes
+    several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
+    return Command(None if several else processes, started[0])
 
 
 def _bare(text: str) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.notices import Notice, notice
+from collbench.model.projection import grouped
 from collbench.model.units import NS
 from collbench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
 from collbench.packages.replay.recorded_calls import (
@@ -365,34 +366,27 @@ class _Times:
         if wanted == 1:
             yield from ([place] for places in lists.values() for place in places)
             return
-        # The key is the number in the group, else the step; then the position among the calls with the same key.
-        numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
-        tallies = list[Counter[tuple[int | None, int | None]]]()
-        for number, places in lists.items():
-            counts: Counter[tuple[int | None, int | None]] = Counter()
-            tallies.append(counts)
-            numbered[number] = {}
-            for place in places:
-                call = self._call(place)
-                # torch and NCCL number sends and receives by group, not by pair.
-                sequence = call.sequence if key.way is None else None
-                match_key = (sequence, call.step if sequence is None else None)
-                numbered[number][match_key, counts[match_key]] = place
-                counts[match_key] += 1
-        common = set.intersection(*(set(calls) for calls in numbered.values()))
-        # Calls with one key are matched by their places only if every rank recorded as many.
-        common = {key for key in common if len({tally[key[0]] for tally in tallies}) == 1}
-        sequenced = all(match_key != (None, None) for calls in numbered.values() for match_key, _ in calls)
-        if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
+        # Calls with one key, the number in the group or else the step, are matched by their places among these calls,
+        # only if every rank recorded as many.
+        by_rank = [grouped(places, lambda place: self._match_key(place, key)) for places in lists.values()]
+        common = sorted(set.intersection(*map(set, by_rank)), key=str)
+        common = [number for number in common if len({len(calls[number]) for calls in by_rank}) == 1]
+        joined = [[*places] for number in common for places in zip(*(calls[number] for calls in by_rank), strict=True)]
+        left = count - sum(map(len, joined))
+        if left and any((None, None) in calls for calls in by_rank):
             self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
             return
-        joined = [[calls[number] for calls in numbered.values()] for number in sorted(common, key=str)]
         if any(len({self._kind(place) for place in places}) > 1 for places in joined):
             self._reasons[ReplayNotice.DIFFERENT_CALLS] += count
             return
-        if left := count - sum(map(len, joined)):
+        if left:
             self._reasons[ReplayNotice.PART_OF_CALLS] += left
         yield from joined
+
+    def _match_key(self, place: Place, key: _Together) -> tuple[int | None, int | None]:
+        """Return number and step of a call. torch and NCCL number sends and receives by group, not by pair."""
+        call = self._call(place)
+        return (call.sequence, None) if key.way is None and call.sequence is not None else (None, call.step)
 
     def _call(self, place: Place) -> RecordedCall:
         return self._recorded.ranks[place[0]].calls[place[1]]

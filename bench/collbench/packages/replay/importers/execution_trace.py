@@ -90,7 +90,7 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
         return None
     operation = operation_of(raw)
     lists = [value for value in inputs if isinstance(value, list) and all(isinstance(n, int) for n in value)]
-    splits_in, splits_out = (tuple(splits) for splits in (lists[:2] if len(lists) >= 2 else ([], [])))
+    splits = tuple(lists[0]) if len(lists) >= 2 else ()
     # The sequence number comes first; for a rooted call, the number after the group is the root.
     numbers = [value for value in inputs if whole(value) is not None]
     root = next((value for value in numbers[1:] if 0 <= value < LARGEST_RANK), None)
@@ -106,10 +106,9 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
         dtype=dtype_of(attributes.get("dtype")) or dtype_of(_type(node)),
         elements_in=sum(_tensors(inputs)),
         elements_out=sum(_tensors(outputs)),
-        splits_in=splits_in,
-        splits_out=splits_out,
+        splits_in=splits,
         group=groups.get(group_name),
-        group_size=size or len(splits_in) or None,
+        group_size=size or len(splits) or None,
         communicator=group_name or None,
         root=root if operation in ROOTED else None,
         asynchronous=asynchronous,

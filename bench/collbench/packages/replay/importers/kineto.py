@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -289,26 +289,17 @@ def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: 
     return [bool(flag) for flag in computed | (following < stops - least)]
 
 
-class _Run(NamedTuple):
-    """The stream, begin and end of the kernels of a call, or of its share of a common kernel."""
-
-    stream: str | None
-    begin: int
-    end: int
-
-
-def _run(kernels: Sequence[Json]) -> _Run | None:
+def _run(kernels: Sequence[Json]) -> Span | None:
+    """Return the begin and end of the kernels of a call."""
     if not kernels:
         return None
     begins, ends = zip(*map(_span, kernels), strict=True)
-    return _Run(str(kernels[0]["args"].get("stream", "")) or None, min(begins), max(ends))
+    return min(begins), max(ends)
 
 
-def _ran(call: RecordedCall, run: _Run | None) -> RecordedCall:
-    """Return the call with the time at which it ran; the call itself if its kernels are unknown."""
-    if run is None:
-        return call
-    return replace(call, stream=run.stream, ran_s=run.begin * NS, duration_s=(run.end - run.begin) * NS)
+def _ran(call: RecordedCall, run: Span | None) -> RecordedCall:
+    """Return the call with the time at which it ran; the call itself if that is unknown."""
+    return call if run is None else replace(call, ran_s=run[0] * NS, duration_s=(run[1] - run[0]) * NS)
 
 
 def _named(kernels: list[Json]) -> list[Json]:
@@ -346,7 +337,6 @@ def _described(
             elements_in=whole(args.get("In msg nelems")),
             elements_out=whole(args.get("Out msg nelems")),
             splits_in=numbers(args.get("In split size")),
-            splits_out=numbers(args.get("Out split size")),
             group=group,
             group_size=whole(args.get("Group size")),
             communicator=str(args.get("Process Group Name") or "") or None,
@@ -383,7 +373,7 @@ def _kernels_of_calls(
 
 def _batches(
     described: Sequence[Json], events: _Events, own: dict[int, list[Json]], claimed: set[int]
-) -> dict[int, tuple[_Run, int]]:
+) -> dict[int, tuple[Span, int]]:
     """Return call → (its share of a common kernel, number of its calls): torch launches one kernel for a group.
 
     Such a kernel is launched after the last of these calls, on their thread, and belongs to no single call. The calls
@@ -397,7 +387,7 @@ def _batches(
         for number, kernel in enumerate(events.kernels)
         if id(kernel) not in claimed and kernel["args"].get("correlation") in events.launches
     )
-    ran = {}
+    ran: dict[int, tuple[Span, int]] = {}
     for _, _, _, event in sorted([*made, *launched], key=lambda entry: entry[:3]):
         if event.get("cat") != "kernel":
             args, before = event["args"], waiting[event.get("tid")]
@@ -417,10 +407,8 @@ def _batches(
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
-        stream = str(event["args"].get("stream", "")) or None
         moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
-        for call, (begin, end) in zip(group, pairwise(moments), strict=True):
-            ran[id(call)] = _Run(stream, begin, end), len(group)
+        ran |= {id(call): (share, len(group)) for call, share in zip(group, pairwise(moments), strict=True)}
     return ran
 
 
@@ -500,8 +488,8 @@ def _annotated(
         call = call_in(only_group, operation, dtype, elements_in, elements_out)
         if not only_group and operation in {"all_gather", "reduce_scatter"} and elements_in and elements_out:
             call = replace(call, group_size=max(elements_in, elements_out) // min(elements_in, elements_out))
-        on_thread = _Run(str(event.get("tid")), *_span(event)) if event["name"].startswith("gloo:") else None
-        timed.append(((maker or event)["ts"], _ran(call, on_thread or _run(kernels_of.get(id(event), ())))))
+        run = _span(event) if event["name"].startswith("gloo:") else _run(kernels_of.get(id(event), ()))
+        timed.append(((maker or event)["ts"], _ran(call, run)))
     return {id(kernel) for own in kernels_of.values() for kernel in own}
 
 

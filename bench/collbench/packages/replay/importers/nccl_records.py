@@ -4,7 +4,7 @@ In: the text of a file. Out: a `RankRecording` per rank in it. The flight record
 exist only with TORCH_NCCL_ENABLE_TIMING=1. Its ring buffer drops the oldest entries, and a dump after a hang can
 contain calls that never ended; it records no splits, roots or streams. The inspector writes one object per call, for
 one or several processes: bytes, communicators and durations, but no dtypes, splits or ranks of groups. Format v4.3
-(NCCL 2.29) writes the process once, before its lines, and NCCL's choice of algorithm and protocol with each call.
+(NCCL 2.29) writes the process once, before its lines.
 """
 
 import math
@@ -139,7 +139,6 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
                 left_out[notice(ReplayNotice.NO_CALLS)] += 1
             continue
         call = {key.removeprefix("p2p_").removeprefix("coll_"): value for key, value in call.items()}
-        choice = [str(call[key]) for key in ("algo", "proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
         operation = _WITHOUT_LISTS.get(raw, raw)
         nbytes = whole(call.get("msg_size_bytes"))
@@ -157,7 +156,6 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             peer=whole(call.get("peer")),
             duration_s=None if time_us is None else float(time_us) * US,
             sequence=whole(call.get("sn")),
-            chosen="/".join(choice) or None,
             by_host=not str(call.get("timing_source") or "_gpu").endswith("_gpu"),
         )
         calls_of[process].append(recorded)

@@ -325,8 +325,7 @@ def call_in(
 ) -> RecordedCall:
     """Return a call of a format that records neither the parts of an all-to-all nor the size of a group."""
     splits = None if "all_to_all" in operation else ()
-    size = len(group) if group else None
-    return RecordedCall(operation, dtype, elements_in, elements_out, splits, splits, group, size)
+    return RecordedCall(operation, dtype, elements_in, elements_out, splits, group, len(group) if group else None)
 
 
 def operation_of(name: str) -> str:
