@@ -154,10 +154,10 @@ def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
         sorted({str(value) for rank in ranks if (value := rank.get(name))})
         for name in ("torch", "mpi", "nccl", "hostname")
     )
+    where = first_few(hosts) or "unknown hosts"
     version = " and ".join(mpi) or f"{library.name} {' and '.join(nccl)}".strip()
     lines = [
-        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on "
-        + (first_few(hosts) or "unknown hosts"),
+        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {where}",
         f"{version}, torch {' and '.join(torch) or 'unknown'}",
         _headline(tuned),
         "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",

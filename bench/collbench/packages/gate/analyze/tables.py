@@ -125,7 +125,8 @@ def _here(case: Case, place: Place | None) -> str:
 
 
 def _devices(nodes: int | None, ranks: int | None, name: str) -> str:
-    return f"{f'{nodes} nodes of ' if nodes and nodes > 1 else ''}{f'{ranks}×' if ranks else ''}{name}"
+    several = f"{nodes} nodes of " if nodes and nodes > 1 else ""
+    return several + (f"{ranks}×" if ranks else "") + name
 
 
 def _fabrics(lines: Sequence[Expectation]) -> str:
