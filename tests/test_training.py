@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from collbench.analyze.analysis import analyze
 from collbench.model.records import Case
-from collbench.packages.training.analyze.runs import all_reduce_cost_of
 from collbench.packages.training.catalog.presets import find, gradients
 from collbench.packages.training.catalog.strategies import STRATEGIES
 from collbench.packages.training.conclusions import training_of
@@ -157,14 +156,6 @@ def test_advised_buckets_are_found_while_planning_or_left_out_with_the_remedy(wa
     assert done.returncode == 0 and "`advise --from RUN` finds it after a run" in done.stdout
 
 
-def test_calls_measured_with_the_steps_are_the_link(warm):
-    calls = "operations: [all_reduce]\nmetrics: [pipelined]\ncalls: [async]\nsizes: [4KiB, 24KiB]"
-    done, run = measured(warm, "flat", "", f"{calls}\nsampling: {{warmup: 1, iterations: 6}}")
-    assert done.returncode == 0, done.stderr
-    (scenario,) = training_of(analyze(run)).scenarios
-    assert all_reduce_cost_of(run, scenario.scenario).sizes[1:3] == (4096, 24576)
-
-
 WRONG = {
     "Sum": {"I2"},
     "Forgetful": {"I1", "I2"},
@@ -279,6 +270,12 @@ MISTAKES = {
     "strategies: [local_sgd]": "local_sgd needs every, such as {local_sgd: {every: 4}}",
     "strategies: [{local_sgd: {every: 3}}], steps: 4": "steps, 4, must be a multiple of it",
     "strategies: [flat], models: [tini]": "did you mean 'tiny'",
+    "strategies: [flat], models: [{shape: tny}]": "did you mean 'tiny'",
+    "strategies: [flat], models: [{shape: tiny, backward: soon}]": "backward",
+    "strategies: [flat], models: [{shape: tiny, layers: 3}]": "layers",
+    "strategies: [flat], models: [{import: nothing}]": "package.module:name",
+    "strategies: [flat], models: [d64-ff128-l1-h5-v100]": "not divided into 5 heads",
+    "strategies: [flat], models: [d64-ff128-l0-h4-v100]": "at least 1",
 }
 
 
