@@ -125,6 +125,11 @@ def test_the_ratio_and_the_difference_agree_with_the_printed_times():
         assert exposed.difference.value == pytest.approx(exposed.after.value - exposed.before.value)
 
 
+def test_one_launch_resolves_no_exposed_communication():
+    change = by_name(compare(planted(1), planted(2, {"flat": 0.1}, launches=1)))["flat"]
+    assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
+
+
 def test_blocks_that_others_disturbed_are_left_out():
     loud = planted(2, rounds=8, foreign=lambda strategy, number: 0.5 if number > 5 else 0.0)
     cut = [
