@@ -371,7 +371,7 @@ def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():
     cost = AllReduceCost.of_link(0, 1e6)
     link = LinkModel(cost, "a link", "link", largest=MIB // 2)
     result = replace(advisor.advise(ready_times, cost), advised=True)
-    assert len(result.cap.buckets) > advice.MOST_BUCKETS
+    assert len(result.cap.buckets) > advice.MOST_COMPARED
     text = written(advice.document(advisor.explain(result, ready_times, link, 4, "a model")))
     assert f"planned = {len(result.cap.buckets)}\n" in text and "if len(made) != planned:" in text
     assert "A bucket has more bytes than the largest size measured" in text

@@ -90,22 +90,6 @@ def test_a_shape_takes_no_memory():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("{shape: tny}", "did you mean 'tiny'"),
-        ("{shape: tiny, backward: soon}", "backward"),
-        ("{shape: tiny, layers: 3}", "layers"),
-        ("{import: nothing}", "package.module:name"),
-        ("d64-ff128-l1-h5-v100", "not divided into 5 heads"),
-        ("d64-ff128-l0-h4-v100", "at least 1"),
-    ],
-)
-def test_a_wrong_model_is_reported_in_one_line(warm, model, message):
-    done = warm("plan", warm.config(RUN.replace("{shape: nano, backward: 10ms}", model).replace("BUCKETS", "1KiB")))
-    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
-
-
 def test_a_real_link_must_have_memory_for_what_it_moves():
     case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="shape:xl", batch=1, sequence=2))
     xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))

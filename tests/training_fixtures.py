@@ -5,6 +5,7 @@ link, and the calls of the strategy on the link), so that the timeline, the time
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from collbench.packages.training.conclusions import (
     TrainingNotice,
     training_of,
 )
+from collbench.packages.training.planning.buckets import by_caps
 from collbench.packages.training.step_records import CallRecord, Link, RankTimeline, StepDetail, Timeline
 from collbench.packages.training.synchronisation import (
     PARTS,
@@ -90,19 +92,10 @@ def ready_times():
 def buckets_of(strategy):
     """Return the numbers of the gradients per call."""
     order = list(reversed(range(len(GRADIENTS))))
-    if strategy.name in {"naive", "naive_async", "overlap_param"}:
-        return [[number] for number in order]
     if strategy.name == "flat":
         return [order]
-    limits = iter(strategy.buckets or ())
-    limit, buckets, filled = next(limits, strategy.cap_bytes), [[]], 0
-    for number in order:
-        if filled and filled >= (limit or 1):
-            buckets.append([])
-            limit, filled = next(limits, strategy.cap_bytes), 0
-        buckets[-1].append(number)
-        filled += GRADIENTS[number].nbytes
-    return buckets
+    ends = by_caps([GRADIENTS[number].nbytes for number in order], strategy.buckets or (strategy.cap_bytes or 1,))
+    return [order[begin:end] for begin, end in pairwise((0, *ends))]
 
 
 def rank_line(strategy, rank=0, link=LINK):

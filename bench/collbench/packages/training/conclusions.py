@@ -11,7 +11,7 @@ from collbench.model.conclusions import Analysis, Interval
 from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
 from collbench.packages.training.step_records import RankMemory, Timeline
-from collbench.packages.training.synchronisation import Scenario, Strategy, label, strategy_in
+from collbench.packages.training.synchronisation import Scenario, Strategy, label, short_name, strategy_in
 
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
@@ -101,6 +101,11 @@ class StrategyResult:
     def label(self) -> str:
         """Return the name of the strategy."""
         return label(self.strategy)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the strategy in tables."""
+        return short_name(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,19 @@ class Strategy:
 DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)}
 
 
+# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
+MOST_BUCKETS = 4
 # How buckets were chosen → text in labels.
 CALLED = {"advised": "advised", "torch": "torch's default"}
 
 
+def short_name(strategy: Strategy) -> str:
+    """Return the name of a strategy in tables: its label without a long list of buckets, which the CSV has in full."""
+    return label(strategy, MOST_BUCKETS)
+
+
 def label(strategy: Strategy, most_buckets: int | None = None) -> str:
-    """Return the name of a strategy in tables and files; unique if it lists all buckets.
+    """Return the name of a strategy in files; unique if it lists all buckets.
 
     most_buckets: a longer list of buckets is shortened to its first two sizes and its length.
     """

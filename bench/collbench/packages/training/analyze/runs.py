@@ -21,7 +21,7 @@ from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, Ve
 from collbench.packages.training.planning.advisor import advise, tail_s
 from collbench.packages.training.planning.buckets import BucketPlan, ReadyTimes, recorded_shape, torch_default, uniform
 from collbench.packages.training.planning.link_model import AllReduceCost
-from collbench.packages.training.planning.steps import case_of, unsupported_scenario, with_controls
+from collbench.packages.training.planning.steps import unsupported_scenario, with_controls
 from collbench.packages.training.step_records import Shape, detail_of
 from collbench.packages.training.synchronisation import (
     REFERENCE,
@@ -122,7 +122,7 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
     supported = [strategy for strategy, reason in reasons.items() if reason is None]
     if not supported:
         raise UnmeasurableError("", *dict.fromkeys(reason for reason in reasons.values() if reason is not None))
-    cases = tuple(case_of(scenario, strategy) for strategy in with_controls(supported))
+    cases = tuple(with_strategy(case, strategy) for strategy in with_controls(supported))
     own = StepSettings(
         rounds=ROUNDS,
         shapes={} if scenario.shape is None else {scenario.options.model: scenario.shape},
@@ -130,7 +130,7 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
     )
     settings = Settings(SAMPLING, seed, TIMEOUT_S, pool_bytes=0, own={TRAINING_STEP: own})
     order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, LAUNCHES + 1))
-    skips = (Skip(case_of(scenario, strategy), reason) for strategy, reason in reasons.items() if reason is not None)
+    skips = (Skip(with_strategy(case, strategy), reason) for strategy, reason in reasons.items() if reason is not None)
     return Plan(name, order, tuple(skips), LAUNCHES, settings)
 
 

@@ -67,7 +67,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
         for requested in wanted:
             strategy, skip_reason = _with_buckets(requested, scenario)
             if skip_reason := skip_reason or unsupported(strategy, scenario, machine):
-                chosen.skips.append(Skip(case_of(scenario, strategy), skip_reason))
+                chosen.skips.append(Skip(with_strategy(scenario.case, strategy), skip_reason))
             else:
                 supported.append(strategy)
         # One rank on a CPU has nothing to synchronise; its step is the baseline for steps of more ranks.
@@ -75,7 +75,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
         if reason := _too_large(scenario, strategies, section.memory, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
-        chosen.checked += [case_of(scenario, strategy) for strategy in strategies]
+        chosen.checked += [with_strategy(scenario.case, strategy) for strategy in strategies]
     return chosen
 
 
@@ -97,11 +97,6 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
     return replace(
         plan, settings=replace(plan.settings, own={**plan.settings.own, TRAINING_STEP: own.needed_by(steps)})
     )
-
-
-def case_of(scenario: Scenario, strategy: Strategy) -> Case:
-    """Return the case of a strategy in a scenario."""
-    return with_strategy(scenario.case, strategy)
 
 
 def _ways(config: Config) -> list[dict[str, Any]]:

@@ -130,9 +130,9 @@ class TrainingStep(Workload):
         self._strategy, self._stage = strategy_in(case), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
-        # For the steps of each iteration: sums of their parts, and the tail of each step. A block is one iteration.
-        self._parts: list[Counter[str]] = [Counter()]
-        self._tails: list[list[int]] = [[]]
+        # Of the steps of a block, which is one iteration: sums of their parts, and the tail of each step.
+        self._parts: Counter[str] = Counter()
+        self._tails: list[int] = []
         self._number, self._verified = 0, False
         self._runner: Runner | None = None
         problem = None
@@ -200,14 +200,14 @@ class TrainingStep(Workload):
             trained.step(batch)
             if trained.watch.on_host:  # on a GPU, reading marks would wait for the step
                 times = trained.parts()
-                self._parts[-1].update(times)
-                self._tails[-1].append(times["tail"])
+                self._parts.update(times)
+                self._tails.append(times["tail"])
 
         return step
 
     def block_begins(self) -> None:
         self._stage.group.device.synchronize()
-        self._number, self._parts, self._tails = 0, [Counter()], [[]]
+        self._number, self._parts, self._tails = 0, Counter(), []
         self._before = _cpu()
 
     def block_ends(self) -> BlockUse:
@@ -215,8 +215,8 @@ class TrainingStep(Workload):
         assert self._runner is not None  # noqa: S101 - a refused strategy is not timed
         if not self._runner.watch.on_host:
             last = self._runner.parts()
-            self._tails = [[last["tail"]] * self._number]
-            self._parts = [Counter({name: time_ns * self._number for name, time_ns in last.items()})]
+            self._tails = [last["tail"]] * self._number
+            self._parts = Counter({name: time_ns * self._number for name, time_ns in last.items()})
         self._stage.group.barrier()
         self._stage.transport.sent.clear()
         self._runner.optimizer.zero_grad()  # frees the gradients
@@ -225,8 +225,7 @@ class TrainingStep(Workload):
         return {"host": host.hostname(), "cores": os.cpu_count() or 1, "busy_s": busy_s, "own_s": own_s - own_before_s}
 
     def stamps(self) -> list[Stamps]:
-        pairs = zip(self._parts, self._tails, strict=True)
-        return [{**{name: parts[name] for name in PARTS}, TAILS: tails} for parts, tails in pairs]
+        return [{**{name: self._parts[name] for name in PARTS}, TAILS: self._tails}]
 
     # ── outside the rounds ───────────────────────────────────────────────────────────────────────
     def detail(self) -> StepDetail:

@@ -16,7 +16,7 @@ from collbench.report.labels import NOTHING
 
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 # Most buckets that code compares one by one.
-MOST_BUCKETS = 4
+MOST_COMPARED = 4
 # Shorter times than this share of a step are not printed.
 VISIBLE = 0.001
 
@@ -167,7 +167,7 @@ def ddp_codes(explained: ExplainedAdvice) -> list[str]:
     imports = "from torch.nn.parallel import DistributedDataParallel"
     cap = f"{explained.cap_mib!r}".removesuffix(".0")
     made, planned = "len(made)", str(len(sizes))
-    if len(sizes) <= MOST_BUCKETS:
+    if len(sizes) <= MOST_COMPARED:
         made, planned = "[int(size) for size in made]", str([*sizes])
     check = (
         "# after the third step: are these the buckets that torch made?\n"

@@ -136,10 +136,7 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
     warmup_steps = step_settings(run.plan.settings).warmup_steps
 
     def row(scenario: Scenario, result: StrategyResult) -> Json:
-        """Return the fields of a case; those whose names are fields of the result, or parts of its split, as they are.
-
-        The case itself and its summary have the fields that all cases have.
-        """
+        """Return the fields of a case. Fields of the result, and parts of its split, keep their names."""
         added = TrainingCase.model_fields.keys() - PublicCase.model_fields.keys()
         return {
             **{name: getattr(result, name) for name in added if hasattr(result, name)},

@@ -1,12 +1,13 @@
 """Provide training's part of reports, of `plan` and of `list`, as a `ReportPart`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from collbench.model.conclusions import Analysis
 from collbench.model.pages import page
 from collbench.model.records import Machine, Plan, Run
 from collbench.model.units import counted, format_rounded_bytes, format_seconds
-from collbench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
+from collbench.packages.training.catalog.presets import EXAMPLE, PRESETS, Preset, gradients, parameters
 from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import ScenarioAnalysis, training_of
 from collbench.packages.training.planning.steps import rank_bytes, scenarios_of, traps
@@ -69,10 +70,6 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
 
 
 # ── text of `plan` and `list` ─────────────────────────────────────────────────────────────────────
-# Columns of `list models`.
-MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
-
-
 def planned(plan: Plan, machine: Machine) -> PlannedText:
     """Return the text of `plan`: scenarios, number of rounds and steps, and notes."""
     scenes = _scenarios(plan)
@@ -116,7 +113,8 @@ def models() -> Blocks:
         Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),
         Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
     ]
-    columns += keyed([(size, size) for size in MODEL_SIZES], lambda name, size: str(getattr(PRESETS[name], size)))
+    sizes = [(size.name, size.name) for size in fields(Preset)]
+    columns += keyed(sizes, lambda name, size: str(getattr(PRESETS[name], size)))
     note = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
     return [*table(PRESETS, columns), note]
 

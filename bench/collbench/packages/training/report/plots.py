@@ -19,7 +19,7 @@ from collbench.model.records import Run
 from collbench.model.units import format_bytes
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
-from collbench.packages.training.report.steps import ends, is_reference, names_of, scenario_text, seconds
+from collbench.packages.training.report.steps import ends, is_reference, scenario_text, seconds
 from collbench.packages.training.step_records import CallRecord, RankTimeline, Timeline
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.plots import figures
@@ -81,7 +81,6 @@ def steps(_: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figure:
-    names = names_of(scenario)
     figure = Figure(figsize=(10, 1.9 + 0.34 * len(timed)), layout="constrained")
     axes = figure.subplots()
     what = wrapped(scenario_text(scenario.scenario), WIDER)
@@ -91,7 +90,7 @@ def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figur
         end_s = _bar(axes, row, result)
         axes.annotate(_bar_text(result), (end_s, row), (5, 0), textcoords="offset points", va="center", fontsize=8.5)
         place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
-        rows.append(f"{names[result.label]} ({place})")
+        rows.append(f"{result.name} ({place})")
     if scenario.compute is not None:
         axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
@@ -162,8 +161,7 @@ def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> 
     if scenario.aa_pairs:
         label = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
         axes.axhspan(-scenario.noise_s, scenario.noise_s, color="#888888", alpha=0.15, linewidth=0, label=label)
-    names = training.short_names(result.strategy for result in measured)
-    series = grouped(measured, lambda result: _series(result.strategy, names[result.label]))
+    series = grouped(measured, _series)
     for style, (name, results) in enumerate(series.items()):
         pairs = ((_size(result.strategy), result.exposed) for result in results if result.exposed)
         points = sorted(pairs, key=lambda pair: pair[0])
@@ -229,10 +227,11 @@ def _size(strategy: Strategy) -> int:
     return strategy.cap_bytes or max(strategy.buckets, default=0)
 
 
-def _series(strategy: Strategy, name: str) -> str:
+def _series(result: StrategyResult) -> str:
     """Return the name of a line: the part of the name that strategies share if they differ only in their cap."""
+    strategy = result.strategy
     if strategy.cap_bytes is None:
-        return name
+        return result.name
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
     again = ["again"] if strategy.again else []
     return " ".join(["measured:", strategy.name, *strategy.options, *over, *again])
@@ -246,12 +245,12 @@ def timelines(_: Run, analysis: Analysis) -> list[Figure]:
 
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
     """Draw one page in the order of `timelines`: no second strategy of a kind precedes the best of another kind."""
-    names, recorded = names_of(scenario), [r for r in training.timed(scenario) if r.timeline and r.timeline.ranks]
+    recorded = [r for r in training.timed(scenario) if r.timeline and r.timeline.ranks]
     kinds = [result.strategy.name for result in recorded]
     faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(recorded)}  # of its kind
     first = sorted(recorded, key=lambda r: (not is_reference(r), r.label not in BASELINES, faster[r.label]))
     shown = [
-        (f"{names[r.label]}: {_in_words(r.timeline, r.calls is None and not is_reference(r))}", r.timeline)
+        (f"{r.name}: {_in_words(r.timeline, r.calls is None and not is_reference(r))}", r.timeline)
         for r in first[:MOST_TIMELINES]
         if r.timeline
     ]

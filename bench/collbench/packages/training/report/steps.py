@@ -6,7 +6,7 @@ and comparisons write. Computes nothing but layout. A missing number is a dash, 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from collbench.model.conclusions import Interval
@@ -26,8 +26,8 @@ from collbench.packages.training.synchronisation import (
     TRAINING_STEP,
     Scenario,
     Strategy,
-    label,
     options_of,
+    short_name,
     step_settings,
     strategy_in,
     with_strategy,
@@ -58,8 +58,6 @@ NOT_TIMED = "No strategy was timed."
 UNRESOLVED = "not resolved"
 # Reason why the hidden share may be negative.
 DEARER = "calls cost more than alone"
-# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
-MOST_BUCKETS = 4
 DEFINITION = (
     "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
     "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
@@ -95,29 +93,6 @@ def scenario_parts(scenario: Scenario) -> list[str]:
 def global_batch(case: Case) -> int:
     """Return the number of examples in one step, over all ranks."""
     return options_of(case).batch * case.world_size
-
-
-def short_name(strategy: Strategy) -> str:
-    """Return the label of a strategy without a long list of buckets, which the CSV has in full."""
-    return label(strategy, MOST_BUCKETS)
-
-
-def short_names(strategies: Iterable[Strategy]) -> dict[str, str]:
-    """Map labels to short names; equal short names get a number."""
-    names: dict[str, str] = {}
-    for strategy in dict.fromkeys(strategies):
-        base = name = short_name(strategy)
-        number = 1
-        while name in names.values():
-            number += 1
-            name = f"{base} #{number}"
-        names[label(strategy)] = name
-    return names
-
-
-def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
-    """Return label → short name for all strategies of a scenario."""
-    return short_names(result.strategy for result in scenario.results)
 
 
 def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
@@ -216,9 +191,8 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
 
 def brief_section(scenario: ScenarioAnalysis) -> Blocks:
     """Return the section for a terminal: main table without deviations, shared places, strategies without times."""
-    names = names_of(scenario)
     columns: list[Column[StrategyResult]] = [
-        left("strategy", lambda result: names[result.label]),
+        left("strategy", lambda result: result.name),
         left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
         Column("step_time", lambda result: seconds(_value(result.step))),
         Column("comm_time [95 % interval]", lambda result: with_bounds(result.exposed)),
@@ -238,7 +212,7 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """For each of the first scenarios, state the fastest strategy, its step and communication time, and buckets."""
     lines = []
     for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
-        names, ranked = names_of(scenario), competing(scenario)
+        ranked = competing(scenario)
         if not ranked:
             continue
         best = ranked[0]
@@ -247,26 +221,26 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         if len(level) > 1:
             leaders = "No strategy is faster than another here"
             if len(level) < len(ranked):
-                leaders = f"{_listed((names[r.label] for r in level), ', ')} are fastest, and none of them leads"
+                leaders = f"{_listed((r.name for r in level), ', ')} are fastest, and none of them leads"
             text += f"**{leaders}**: {_span(r.step for r in level)} per step"
             costs = _span(r.exposed for r in level)
             text += f"; communication costs {costs} of it" if costs else ""
         else:
-            text += f"**{names[best.label]}** is fastest: {seconds(_value(best.step))} per step"
+            text += f"**{best.name}** is fastest: {seconds(_value(best.step))} per step"
             if best.exposed is not None:
                 cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
                 text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
         if scenario.advice is not None:
-            text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
+            text += f". Buckets: {_advised(scenario.advice, scenario)}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
     return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
 
 
-def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str]) -> str:
+def _advised(advice: Advice, scenario: ScenarioAnalysis) -> str:
     """Return the advised buckets with their predicted tail, or the strategy with a smaller measured tail."""
     default = seconds(advice.default.tail_s)
-    tails = [(r.split.tail_s, names[r.label]) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
+    tails = [(r.split.tail_s, r.name) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
     least_s, name = min(tails, default=(math.inf, ""))
     if advice.advised and least_s < advice.cap.tail_s:
         return (
@@ -317,9 +291,8 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
             return NOTHING
         return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
 
-    names = names_of(scenario)
     columns: list[Column[StrategyResult]] = [
-        left("strategy", lambda result: names[result.label]),
+        left("strategy", lambda result: result.name),
         left("place", lambda result: place_text(result, scenario)),
         Column("step_time ± std", lambda result: spread(_value(result.step), result.step_std, seconds)),
         Column("comm_time ± std", lambda result: spread(_value(result.exposed), result.exposed_std, seconds)),
@@ -332,9 +305,8 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blocks:
     """Return the strategies without times, with reasons, except strategies whose failures are listed elsewhere."""
-    names = names_of(scenario)
     return items(
-        f"**{names[result.label]}** got no times: {result.refused}"
+        f"**{result.name}** got no times: {result.refused}"
         for result in ordered(scenario)
         if result.refused and result.case not in elsewhere
     )
@@ -342,19 +314,19 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
 
 def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
     """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
-    names, chosen = names_of(scenario), competing(scenario)
+    chosen = competing(scenario)
     lines = []
     for place, members in grouped(chosen, lambda result: result.place).items():
         if place is not None and len(members) > 1:
             steps = [result.step.value for result in members if result.step]
-            listed = ", ".join(names[result.label] for result in members)
+            listed = ", ".join(result.name for result in members)
             lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
     for text, known in (
         ("the interval of the time that {} {} includes 0", True),
         ("the time that {} {} has no interval", False),
     ):
         if unresolved := [r for r in chosen if not r.resolved and (ends(r.exposed) is not None) is known]:
-            listed = ", ".join(names[result.label] for result in unresolved)
+            listed = ", ".join(result.name for result in unresolved)
             verb = "exposes" if len(unresolved) == 1 else "expose"
             lines.append(f"**{UNRESOLVED}**: {text.format(listed, verb)}")
     return items(lines)
@@ -382,11 +354,10 @@ COLUMN_NAMES = {
 
 def split(scenario: ScenarioAnalysis) -> Blocks:
     """Return the parts of exposed communication, one row per strategy with a split."""
-    names = names_of(scenario)
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
     parts = [(column, part) for part, column in PARTS.items() if sharded or part != "gather_s"]
     columns: list[Column[StrategyResult]] = [
-        left("strategy", lambda result: names[result.label]),
+        left("strategy", lambda result: result.name),
         Column("calls per step", lambda result: NOTHING if result.calls is None else str(len(result.calls))),
         Column("comm_time", lambda result: seconds(_value(result.exposed))),
         *keyed(parts, lambda result, part: seconds(getattr(result.split, part))),
@@ -403,7 +374,7 @@ def memory(scenario: ScenarioAnalysis) -> Blocks:
 
 def memory_table(scenario: ScenarioAnalysis) -> Blocks:
     """Return the table of `memory`."""
-    names, results = names_of(scenario), timed(scenario)
+    results = timed(scenario)
     instants = {
         "model made": "initial_bytes",
         "before the first update": "before_bytes",
@@ -411,7 +382,7 @@ def memory_table(scenario: ScenarioAnalysis) -> Blocks:
         "further steps": "peak_bytes",
     }
     columns: list[Column[StrategyResult]] = [
-        left("strategy", lambda result: names[result.label]),
+        left("strategy", lambda result: result.name),
         *keyed(instants.items(), lambda result, instant: _bytes(getattr(result.memory, instant, None))),
         Column("computed", lambda result: _bytes(result.computed_bytes)),
     ]
@@ -477,7 +448,7 @@ def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """Return a sentence per scenario with strategies whose split does not add up to exposed communication."""
     lines = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
-        names = [short_name(result.strategy) for result in scenario.results if result.adds_up is False]
+        names = [result.name for result in scenario.results if result.adds_up is False]
         if names:
             where = f"{title}: " if len(scenarios) > 1 else ""
             lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
@@ -489,8 +460,7 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
     checks = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         where = f" ({title})" if len(scenarios) > 1 else ""
-        names = names_of(scenario)
-        checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
+        checks += [(result.name + where, check) for result in scenario.results for check in result.checks]
     kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
     return table(
         [(kind, [(name, check) for name, check in checks if check.invariant == kind]) for kind in kinds], CHECKED
