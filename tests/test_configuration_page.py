@@ -1,5 +1,6 @@
 """Every key of a configuration is explained with a valid example, and docs/configuration.md is made from them."""
 
+import re
 from typing import Annotated
 
 from pydantic import create_model
@@ -24,5 +25,6 @@ def test_each_key_is_explained_with_valid_examples():
 
 
 def test_the_annotated_examples_are_valid():
-    assert models.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
-    assert len(models.parse(page.TRAINING.encode(), "page").training.strategies) == 3
+    collectives, training = re.findall(r"```yaml\n(.*?)```", page.PAGE.read_text(), re.DOTALL)
+    assert models.parse(collectives.encode(), "page").name == "nightly"
+    assert len(models.parse(training.encode(), "page").training.strategies) == 3

@@ -268,10 +268,7 @@ SHARES = "{:.0%} to {:.0%} of the memory's bandwidth".format(*SHARE_OF_PEAK)
 ONE_RANK = ("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
 ON_DEVICE: dict[str, tuple[str, Callable[[Rig], Answer]]] = {
     "calibration": (f"cycles a ns at once, after work, after idling: within {CALIBRATIONS_AGREE:.0%}", calibration),
-    "empty event pairs": (
-        f"behind work at most {MOST_EMPTY_PAIR_NS / 1e3:g} µs, and not more than idle",
-        empty_pairs,
-    ),
+    "empty event pairs": (f"behind work at most {MOST_EMPTY_PAIR_NS // 1000} µs, and not more than idle", empty_pairs),
     "copy of 256 MiB": (SHARES, lambda rig: copy(rig, 256 * MIB)),
     "copy of 1 GiB": (SHARES, lambda rig: copy(rig, 1024 * MIB)),
     "bare loop": ("suite / bare loop, a copy of 256 MiB: {} to {}".format(*RATIO), bare_loop),
