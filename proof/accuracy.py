@@ -1,6 +1,5 @@
 """Keep the findings of all proofs: accuracy.json has the newest run of each claim, accuracy.md shows them."""
 
-import functools
 import json
 import re
 import subprocess
@@ -26,12 +25,13 @@ ABOUT = (
 )
 
 
-def record(trials: int, version: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
+def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
+    changed = _git("diff", "--quiet", "HEAD", "--", *claim.files).returncode
     return {
         "date": date,
-        "commit": _commit("--dirty"),
+        "commit": f"{_commit()}-dirty" if changed else _commit(),
         "machine": _machine(),
-        "version": version,
+        "version": claim.version,
         "trials": trials,
         "seconds": seconds,
         "lines": [asdict(line) for line in lines],
@@ -76,8 +76,8 @@ def standing(claim: Claim, run: Record, root: Path = ROOT) -> str:
     """
     if run["version"] != claim.version:
         return f"protocol {run['version']}"
-    command = ["git", "-C", str(root), "diff", "--quiet", run.get("confirmed", run["commit"]), "--", *claim.files]
-    status = subprocess.run(command, capture_output=True, check=False).returncode
+    commit = run.get("confirmed", run["commit"])
+    status = _git("diff", "--quiet", commit, "--", *claim.files, root=root).returncode
     return {0: CURRENT, 1: OLDER}.get(status, UNKNOWN)
 
 
@@ -145,7 +145,9 @@ def _machine() -> str:
     return f"{cpu['usable_cores']} cores of {cpu['model']}, {virtual}{versions}"
 
 
-@functools.cache  # called before the first finding is kept, which changes the folder
-def _commit(*options: str) -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", *options, "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "not available"
+def _commit() -> str:
+    return _git("rev-parse", "--short=12", "HEAD").stdout.strip() or "not available"
+
+
+def _git(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
