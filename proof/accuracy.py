@@ -18,10 +18,9 @@ FILE, PAGE = ROOT / "proof/accuracy.json", ROOT / "proof/accuracy.md"
 Record = dict[str, Any]
 CURRENT, OLDER, UNKNOWN = "this code", "older code", "unknown code"
 ABOUT = (
-    "Written by `make prove`; do not edit. Lines were measured on links, faults and changes that are known because "
-    "they were made, on series of known mean, or where nothing changed. A line holds if all of its 95 % interval is "
-    "within the demand; it is MISSED if none of it is, and undecided otherwise. Protocols were fixed before they ran: "
-    "`python -m proof --list`. `accuracy.json` has all lines."
+    "Written by `make prove`; do not edit. Each claim was held against something known: links, faults and changes that "
+    "were made, series of known mean, or no change. A line holds if all of its 95 % interval is within the demand, and "
+    "is MISSED if none of it is. Protocols were fixed before: `python -m proof --list`. `accuracy.json` has all lines."
 )
 
 
@@ -106,7 +105,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"
             for (name, reason), same in limits.items()
         ),
-        "## Claims: how many lines hold; the first line, its figure and the demand",
+        "## Claims: lines that hold; the first line, figure and demand",
     ]
     for state in sorted(set(states.values()), key=lambda state: (state != CURRENT, state)):
         named = [name for name in runs if states[name] == state]
