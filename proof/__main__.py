@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, help="trials of each claim, in place of its own number")
     parser.add_argument("--list", action="store_true", help="the claims, their protocols and minutes")
     parser.add_argument("--pages", action="store_true", help="write the page again; measure nothing")
-    parser.add_argument("--confirm", nargs="+", choices=CLAIMS, metavar="NAME", help="only names changed since its run")
+    parser.add_argument("--confirm", nargs="+", choices=accuracy.kept(), metavar="NAME", help="after mere renames")
     args = parser.parse_args(arguments)
     if args.list:
         rows = [
@@ -100,8 +100,7 @@ def _run(rig: Rig, name: str, trials: int) -> Record:
     began = time.monotonic()
     lines = CLAIMS[name].run(rig, trials)
     seconds = round(time.monotonic() - began, 1)
-    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    return accuracy.record(trials, CLAIMS[name].version, lines, seconds, date)
+    return accuracy.record(CLAIMS[name], trials, lines, seconds, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
 
 
 def _show(name: str, record: Record) -> None:

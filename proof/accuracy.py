@@ -1,6 +1,5 @@
 """Keep the findings of all proofs: accuracy.json has the newest run of each claim, accuracy.md shows them."""
 
-import functools
 import json
 import re
 import subprocess
@@ -19,19 +18,19 @@ FILE, PAGE = ROOT / "proof/accuracy.json", ROOT / "proof/accuracy.md"
 Record = dict[str, Any]
 CURRENT, OLDER, UNKNOWN = "this code", "older code", "unknown code"
 ABOUT = (
-    "Written by `make prove`; do not edit. Lines were measured on links, faults and changes that are known because "
-    "they were made, on series of known mean, or where nothing changed. A line holds if all of its 95 % interval is "
-    "within the demand; it is MISSED if none of it is, and undecided otherwise. Protocols were fixed before they ran: "
-    "`python -m proof --list`. `accuracy.json` has all lines."
+    "Written by `make prove`; do not edit. Each claim was held against something known: links, faults and changes that "
+    "were made, series of known mean, or no change. A line holds if all of its 95 % interval is within the demand, and "
+    "is MISSED if none of it is. Protocols were fixed before: `python -m proof --list`. `accuracy.json` has all lines."
 )
 
 
-def record(trials: int, version: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
+def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
+    changed = _git("diff", "--quiet", "HEAD", "--", *claim.files).returncode
     return {
         "date": date,
-        "commit": _commit("--dirty"),
+        "commit": f"{_commit()}-dirty" if changed else _commit(),
         "machine": _machine(),
-        "version": version,
+        "version": claim.version,
         "trials": trials,
         "seconds": seconds,
         "lines": [asdict(line) for line in lines],
@@ -76,8 +75,8 @@ def standing(claim: Claim, run: Record, root: Path = ROOT) -> str:
     """
     if run["version"] != claim.version:
         return f"protocol {run['version']}"
-    command = ["git", "-C", str(root), "diff", "--quiet", run.get("confirmed", run["commit"]), "--", *claim.files]
-    status = subprocess.run(command, capture_output=True, check=False).returncode
+    commit = run.get("confirmed", run["commit"])
+    status = _git("diff", "--quiet", commit, "--", *claim.files, root=root).returncode
     return {0: CURRENT, 1: OLDER}.get(status, UNKNOWN)
 
 
@@ -106,7 +105,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"
             for (name, reason), same in limits.items()
         ),
-        "## Claims: how many lines hold; the first line, its figure and the demand",
+        "## Claims: lines that hold; the first line, figure and demand",
     ]
     for state in sorted(set(states.values()), key=lambda state: (state != CURRENT, state)):
         named = [name for name in runs if states[name] == state]
@@ -145,7 +144,9 @@ def _machine() -> str:
     return f"{cpu['usable_cores']} cores of {cpu['model']}, {virtual}{versions}"
 
 
-@functools.cache  # called before the first finding is kept, which changes the folder
-def _commit(*options: str) -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", *options, "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "not available"
+def _commit() -> str:
+    return _git("rev-parse", "--short=12", "HEAD").stdout.strip() or "not available"
+
+
+def _git(*words: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)

@@ -26,7 +26,7 @@ RECORDED = ("tools/recorded_job.py", f"{BENCH}/packages/replay/analyze", f"{BENC
 AB = (*MEASURED, f"{BENCH}/cli", "proof/overhead.py")
 STEPS = tuple(f"{BENCH}/packages/training/{place}" for place in ("analyze", "operation.py", "planning", "rank"))
 TRAINED = (*MEASURED, *STEPS)
-EXPOSED = (*INTERVALS, f"{BENCH}/analyze/round_series.py", f"{BENCH}/packages/training/analyze/steps.py")
+EXPOSED = (*INTERVALS, f"{BENCH}/stats/verdicts.py", f"{BENCH}/analyze/round_series.py")
 TABLES = (
     *INTERVALS, f"{BENCH}/stats/verdicts.py", f"{BENCH}/packages/tune/analyze/choosing.py",
     f"{BENCH}/packages/tune/rules.py", "proof/tune_truth.csv.gz",

@@ -9,7 +9,7 @@ from collbench.stats.intervals import difference_of_intervals
 from proof import links
 from proof.claim import MISSED, Line, at_least, at_most, within
 from proof.links import NamespacedLauncher
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 
 # Share of an Ethernet frame of 1514 bytes that TCP with time stamps leaves for data.
 PAYLOAD = 1448 / 1514
@@ -23,32 +23,19 @@ RATES = (
 DELAYS_S = (1e-3, 5e-3, 20e-3)
 # Allowed deviations: of the bandwidth, of the bandwidth by the model, of a delay.
 BANDWIDTH, RATE, DELAY = 0.02, 0.03, 0.10
-PAIRWISE = """
-backends: [gloo]
-world_sizes: [4]
-operations: [pairwise]
-buffers: hot
-launches: 1
-sizes: [256KiB]
-sampling: {warmup: 3, warmup_seconds: 0, iterations: 54}
-timeout: 60s
-"""
-SWEEP = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-buffers: hot
-launches: 4
-sizes: {sizes}
-scheduling: {scheduling}
-sampling: {{warmup: 2, warmup_seconds: 0, iterations: {iterations}}}
-timeout: 60s
-"""
 
 
-def _scheduling() -> str:
-    """Return real-time scheduling if it is permitted: the link is to be measured, not the competition for two cores."""
-    return "normal" if host.unsupported_realtime() else "rr"
+PAIRWISE = all_reduces(
+    world_sizes=[4], operations=["pairwise"], buffers="hot", launches=1, sizes=["256KiB"],
+    sampling={"warmup": 3, "warmup_seconds": 0, "iterations": 54},
+)  # fmt: skip
+
+
+def _sweep(sizes: object, iterations: int) -> str:
+    # Real-time, if it is permitted: the link is to be measured, not the competition for two cores.
+    scheduling = "normal" if host.unsupported_realtime() else "rr"
+    sampling = {"warmup": 2, "warmup_seconds": 0, "iterations": iterations}
+    return all_reduces(buffers="hot", launches=4, sizes=sizes, scheduling=scheduling, sampling=sampling)
 
 
 def rates(rig: Rig, trials: int) -> list[Line]:
@@ -57,9 +44,8 @@ def rates(rig: Rig, trials: int) -> list[Line]:
     for name, bits, burst, smallest, largest in RATES[:trials]:
         title = f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}"
         model_title = "r∞ of the fitted model on it"
-        sizes = f"{{from: {smallest}, to: {largest}, factor: 2}}"
+        text = _sweep({"from": smallest, "to": largest, "factor": 2}, 5)
         with links.shaped_pair(name, burst=burst) as network:
-            text = SWEEP.format(scheduling=_scheduling(), iterations=5, sizes=sizes)
             analysis = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network)))
         limit, last, (fit,) = bits / 8 * PAYLOAD, analysis.summaries[-1], analysis.fits
         value, high, low = (last.case.size_bytes / limit / bound for bound in _bounds(last.time_s))
@@ -79,7 +65,7 @@ def delays(rig: Rig, trials: int) -> list[Line]:
     """Recover added delays in α. A ring of n ranks passes each piece on 2(n-1) times, one after the other; each time
     gloo's receiver first reports that it is ready, then the data comes: α grows by 4(n-1) one-way delays (measured:
     3.9 to 4.1 at n = 2 and 1 to 4 KiB; below, a notice overlaps; above, TCP's first window counts)."""
-    text = SWEEP.format(scheduling=_scheduling(), iterations=25, sizes="[1KiB, 2KiB, 3KiB, 4KiB]")
+    text = _sweep(["1KiB", "2KiB", "3KiB", "4KiB"], 25)
     alphas: dict[float, Interval] = {}
     for delay_s in (0.0, *DELAYS_S[:trials]):
         with links.delayed_pair(delay_s) as network:

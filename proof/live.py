@@ -27,19 +27,13 @@ from collbench.report.live import LiveTable
 from collbench.report.progress import CaseProgress, TimeLeft
 from proof.claim import Line, at_most, within
 from proof.overhead import ratio_of
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 
 ALLOWED = 0.01
 # Two launches, so that a table is also drawn between them. With normal scheduling, gloo's stalls would hide any effect.
-CONFIG = b"""
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-sizes: [1KiB, 64KiB, 1MiB]
-scheduling: batch
-launches: 2
-sampling: {seconds_per_case: 0.1}
-"""
+CONFIG = all_reduces(
+    launches=2, sizes=["1KiB", "64KiB", "1MiB"], scheduling="batch", sampling={"seconds_per_case": 0.1}, timeout=None
+)
 
 
 class _Timed(CaseProgress):
@@ -63,7 +57,7 @@ class _Timed(CaseProgress):
 
 def live_table(rig: Rig, trials: int) -> list[Line]:
     """Compare the times of shown sweeps with silent ones, and count drawings that overlap a timed call."""
-    planned = plan.expand(models.parse(CONFIG, "live", []), host.machine(), 1)
+    planned = plan.expand(models.parse(CONFIG.encode(), "live", []), host.machine(), 1)
     dice, logs, draws, overlapping = random.Random(11), [], 0, 0
     for _ in range(trials):
         times = {}

@@ -12,21 +12,16 @@ from collbench.analyze.analysis import diagnose
 from collbench.packages.replay import importers
 from collbench.packages.replay.analyze.recorded import recorded_job
 from proof.claim import Line, at_least, at_most
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 
 DELAY_S, CLOSE = 2e-3, 0.1
 ROOT = Path(__file__).parents[1]
-SWEEP = """
-backends: [gloo]
-world_sizes: [{n}]
-operations: [all_reduce]
-launches: 1
-buffers: hot
-sizes: [4KiB, 256KiB]
-sampling: {{warmup: 5, warmup_seconds: 0, iterations: 60}}
-timeout: 60s
-faults: {faults}
-"""
+
+
+def _sweep(ranks: int, *faults: object) -> str:
+    sampling = {"warmup": 5, "warmup_seconds": 0, "iterations": 60}
+    sizes = ["4KiB", "256KiB"]
+    return all_reduces(world_sizes=[ranks], launches=1, buffers="hot", sizes=sizes, sampling=sampling, faults=faults)
 
 
 def late_rank(rig: Rig, trials: int) -> list[Line]:
@@ -35,11 +30,11 @@ def late_rank(rig: Rig, trials: int) -> list[Line]:
     for trial in range(trials):
         n = (2, 4)[trial % 2]
         rank = (trial // 2) % n
-        fault = f"[{{do: late, rank: {rank}, delay: {DELAY_S}s}}]"
-        findings = diagnose(rig.measure(SWEEP.format(n=n, faults=fault))).findings
+        fault = {"do": "late", "rank": rank, "delay": f"{DELAY_S}s"}
+        findings = diagnose(rig.measure(_sweep(n, fault))).findings
         right += [finding.rank for finding in findings] == [rank]
         delays_s += [finding.cost_s for finding in findings if finding.rank == rank]
-        wrong += bool(diagnose(rig.measure(SWEEP.format(n=n, faults="[]"))).findings)
+        wrong += bool(diagnose(rig.measure(_sweep(n))).findings)
     close = sum(abs(delay_s / DELAY_S - 1) <= CLOSE for delay_s in delays_s)
     spread = "" if not delays_s else ", {:.2f} to {:.2f} ms".format(*np.multiply([min(delays_s), max(delays_s)], 1e3))
     return [

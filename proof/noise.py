@@ -12,33 +12,12 @@ import numpy as np
 
 from collbench.model.records import Case, Run
 from collbench.packages.training.analyze import steps as training
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces, steps
 
 SETS, QUICK_SETS, LAUNCHES = 10, 2, 16
-SWEEP = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-launches: {launches}
-sizes: [64KiB, 1MiB, 16MiB]
-sampling: {{seconds_per_case: {seconds}}}
-timeout: 60s
-"""
 # Seconds per case of one long launch; blocks of a stretch, which is as long as a default launch and fits several times.
 LONG_S, STRETCH = 2.0, 5
 STEPS_LAUNCHES = 8
-STEPS = """
-backends: [gloo]
-world_sizes: [2]
-launches: {launches}
-training:
-  models: [nano]
-  batch: 1
-  rounds: 6
-  steps: 2
-  max_foreign_cpu: 99%
-  strategies: [flat, naive]
-"""
 
 
 @dataclass(frozen=True)
@@ -59,9 +38,10 @@ class Noise:
         return np.stack([self.logs[:, first], self.logs[:, first + 1]])
 
 
-def sweep(scheduling: str) -> str:
+def sweep(scheduling: str = "normal", launches: int = LAUNCHES, seconds: float = 0.12) -> str:
     """Return the configuration of one set."""
-    return SWEEP.format(launches=LAUNCHES, seconds=0.12) + f"scheduling: [{scheduling}]\n"
+    sampling = {"seconds_per_case": seconds}
+    return all_reduces(launches=launches, sizes=["64KiB", "1MiB", "16MiB"], sampling=sampling, scheduling=[scheduling])
 
 
 @functools.cache
@@ -69,7 +49,7 @@ def sets(rig: Rig) -> list[Noise]:
     """Measure the ten sets of launches; two in a quick proof."""
     noises = []
     for _ in range(QUICK_SETS if rig.quick else SETS):
-        run = rig.measure(sweep("normal"))
+        run = rig.measure(sweep())
         means = {(s.case, s.launch): s.timed.slowest_s.mean() for s in run.samples}
         logs = np.log([[means[case, launch] for launch in range(1, LAUNCHES + 1)] for case in run.plan.cases])
         noises.append(Noise(logs - logs.mean(axis=1, keepdims=True), run))
@@ -78,7 +58,7 @@ def sets(rig: Rig) -> list[Noise]:
 
 def long_launches(rig: Rig, count: int) -> list[list[tuple[np.ndarray, tuple[int, ...]]]]:
     """Return, per long launch and size, the times of the iterations and the iterations per block."""
-    runs = [rig.measure(SWEEP.format(launches=1, seconds=LONG_S)) for _ in range(count)]
+    runs = [rig.measure(sweep(launches=1, seconds=LONG_S)) for _ in range(count)]
     return [[(s.timed.slowest_s, s.timed.blocks) for s in run.samples] for run in runs]
 
 
@@ -89,9 +69,10 @@ def differences_of_steps(
     rig: Rig, count: int
 ) -> list[tuple[dict[Pair, training.Series], dict[Pair, tuple[float, float]]]]:
     """Return, per set of launches, step times minus reference times, round by round, and the levels of both."""
-    differences = []
+    two = {"strategies": ["flat", "naive"], "max_foreign_cpu": "99%"}
+    text, differences = steps(STEPS_LAUNCHES, models=["nano"], rounds=6, steps=2, **two), []
     for _ in range(count):
-        run = rig.measure(STEPS.format(launches=STEPS_LAUNCHES))
+        run = rig.measure(text)
         ((scenario, cases),) = training.scenarios_of(run).items()
         rounds = training.rounds_of(run, scenario)
         differences_s = training.differences_of(rounds, cases)

@@ -3,6 +3,7 @@
 In: the text of a configuration, and the starter of the ranks. Out: a `Run`, as `store.folders.read` returns it.
 """
 
+import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,18 @@ from collbench.planning import plan
 from collbench.report.notices import sentence
 from collbench.store import folders
 from collbench.store.folders import Journal
+
+USUAL = {"backends": ["gloo"], "world_sizes": [2], "operations": ["all_reduce"], "timeout": "60s"}
+
+
+def all_reduces(**keys: Any) -> str:
+    """Return a configuration of all-reduces at two gloo ranks, but for these keys; None leaves a usual key out."""
+    return json.dumps({key: value for key, value in (USUAL | keys).items() if value is not None})
+
+
+def steps(launches: int, **training: Any) -> str:
+    """Return a configuration of training steps at two gloo ranks."""
+    return all_reduces(operations=None, timeout=None, launches=launches, training={"batch": 1, **training})
 
 
 @dataclass(frozen=True)

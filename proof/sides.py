@@ -17,21 +17,11 @@ from collbench.cli.comparison import compare_sides
 from collbench.store import folders
 from proof.claim import Line, at_least, at_most
 from proof.overhead import cost_of
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 
 ROOT = Path(__file__).resolve().parents[1]
 THREE, SIX = ("64KiB", "1MiB", "16MiB"), ("16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB")
 ONE, ONE_BYTES = "4MiB", 4 * 2**20
-SWEEP = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-launches: 1
-scheduling: {scheduling}
-sizes: [{sizes}]
-sampling: {{seconds_per_case: 0.2}}
-timeout: 60s
-"""
 CHANGED = {"SLOWER", "FASTER"}
 
 
@@ -117,7 +107,8 @@ def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s
     """Run one `ab` in its own folder."""
     folder = rig.folder / f"ab-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
-    (folder / "a.yaml").write_text(SWEEP.format(scheduling=scheduling, sizes=", ".join(sizes)))
+    text = all_reduces(launches=1, scheduling=scheduling, sizes=sizes, sampling={"seconds_per_case": 0.2})
+    (folder / "a.yaml").write_text(text)
     command = [sys.executable, str(ROOT / "run_bench.py"), "ab", "a.yaml", "--no-plots"]
     command += ["--b", f"faults=[{faults}]", "--budget", f"{budget_s}s", "--min-change", min_change]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -1,10 +1,9 @@
 """Training steps: is a planted wait recovered, what do stamps cost, and do buckets take the predicted time?"""
 
 import gc
-import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -30,28 +29,17 @@ from proof import links
 from proof.claim import Line, at_least, within
 from proof.links import NamespacedLauncher
 from proof.overhead import ratio_of
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces, steps
 from proof.synchronisers import WAIT_S
 
 MS = 1e-3
-WAIT = """
-backends: [gloo]
-world_sizes: [2]
-launches: {launches}
-training:
-  models: [nano]
-  batch: 1
-  rounds: 16
-  steps: 4
-  max_foreign_cpu: 99%
-  strategies: [{{import: proof.synchronisers:OneCall}}, {{import: proof.synchronisers:Late}}]
-"""
 WAIT_ALLOWED, STAMPS_ALLOWED = 0.10, 0.01
 
 
 def planted_wait(rig: Rig, trials: int) -> list[Line]:
     """Compare two user-defined synchronisers, one with a needless wait after its call. trials: launches."""
-    run = rig.measure(WAIT.format(launches=trials))
+    two = [{"import": f"proof.synchronisers:{name}"} for name in ("OneCall", "Late")]
+    run = rig.measure(steps(trials, models=["nano"], rounds=16, steps=4, max_foreign_cpu="99%", strategies=two))
     ((scenario, cases),) = scenarios_of(run).items()
     right, late = (next(case for case in cases if f":{name}" in str(strategy_in(case))) for name in ("OneCall", "Late"))
     added = estimate(by_launch(rounds_of(run, scenario), late, minus=right))
@@ -86,13 +74,13 @@ def stamps(_: Rig, trials: int) -> list[Line]:
         try:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)
-            return [_stamps(model, steps, trials) for model, steps in MODELS]
+            return [_stamps(model, count, trials) for model, count in MODELS]
         finally:
             torch.set_num_threads(threads)
             dist.destroy_process_group()
 
 
-def _stamps(model: str, steps: int, trials: int) -> Line:
+def _stamps(model: str, count: int, trials: int) -> Line:
     case = Case(
         "training_step", "gloo", 1, "float32", 0, metric="pipelined", depth=2,
     own=StepOptions(model=model, batch=2, sequence=64, optimizer="sgd", threads=1))  # fmt: skip
@@ -123,7 +111,7 @@ def _stamps(model: str, steps: int, trials: int) -> Line:
     kinds = (by_us, by_us, by_hand, by_hand)
     rng, sums = np.random.default_rng(6), np.zeros((trials + 1, len(kinds)))
     for block in range(trials + 1):  # the first block is a warm-up
-        for _ in range(steps):
+        for _ in range(count):
             for which in rng.permutation(len(kinds)):
                 sums[block, which] += _timed(kinds[which])
     gc.enable()
@@ -147,29 +135,10 @@ CAPS = tuple(mib * 2**20 for mib in (1, 4, 8, 16))
 # Allowed deviation of a tail from its prediction; least ratio of two predictions whose order is tested.
 TAIL, APART = 0.2, 1.2
 # Back to back, as buckets follow each other: an isolated call also waits for the round trips of its own messages.
-CURVE = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-metrics: [pipelined]
-buffers: hot
-launches: 1
-sizes: {from: 4KiB, to: 32MiB, factor: 4}
-sampling: {warmup: 1, warmup_seconds: 0, iterations: 4}
-timeout: 60s
-"""
-STEPS = """
-backends: [gloo]
-world_sizes: [2]
-launches: {launches}
-training:
-  models: [{{shape: tiny, backward: {backward}s}}]
-  links: [real]
-  batch: 1
-  rounds: 4
-  steps: 1
-  strategies: {strategies}
-"""
+CURVE = all_reduces(
+    metrics=["pipelined"], buffers="hot", launches=1, sizes={"from": "4KiB", "to": "32MiB", "factor": 4},
+    sampling={"warmup": 1, "warmup_seconds": 0, "iterations": 4},
+)  # fmt: skip
 
 
 def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
@@ -190,7 +159,10 @@ def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
         strategies = {"all in one": (Strategy("flat"), (len(profile.nbytes),))}
         for name, ends in plans.items():
             strategies[name] = (Strategy("plan", buckets=buckets.bucket_bytes(profile, ends)), ends)
-        run = rig.measure(_steps(trials, (strategy for strategy, _ in strategies.values())), starter)
+        entries = [{s.name: {"buckets": [*s.buckets]}} if s.buckets else s.name for s, _ in strategies.values()]
+        model = {"shape": "tiny", "backward": f"{BACKWARD_S}s"}
+        text = steps(trials, models=[model], links=["real"], rounds=4, steps=1, strategies=entries)
+        run = rig.measure(text, starter)
     (comparison,) = training_of(analyze(run)).scenarios
     verified = runs.verified(strategies, profile, cost, comparison)
     off = [plan.tail_s / plan.predicted_s - 1 for plan in verified]
@@ -205,9 +177,3 @@ def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
 
 def _ratio(a: float, b: float) -> float:
     return max(a, b) / min(a, b)
-
-
-def _steps(launches: int, strategies: Iterable[Strategy]) -> str:
-    """Return a configuration of training steps; its strategies are JSON, which is YAML, too."""
-    entries = [{item.name: {"buckets": list(item.buckets)}} if item.buckets else item.name for item in strategies]
-    return STEPS.format(launches=launches, backward=BACKWARD_S, strategies=json.dumps(entries))

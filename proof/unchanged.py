@@ -17,7 +17,7 @@ from collbench.stats.intervals import launch_interval
 from proof import noise
 from proof.claim import Limit, Line, at_most, rate
 from proof.noise import Noise
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 
 MOST = 0.05
 CHANGED = {verdicts.SLOWER, verdicts.FASTER}
@@ -32,15 +32,6 @@ TWICE = (
     "without a history nobody can know it: measure both sides at once with ab, keep the ledger, or compare four runs "
     "of each side; the first line names the assumption"
 )
-REAL = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-launches: 4
-sizes: [4KiB, 256KiB, 4MiB]
-sampling: {warmup: 3, warmup_seconds: 0.02, seconds_per_case: 0.05}
-timeout: 60s
-"""
 
 
 def simulated_sides(rig: Rig, trials: int) -> list[Line]:
@@ -162,7 +153,9 @@ def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
 
 def real_runs(rig: Rig, trials: int) -> list[Line]:
     """Compare pairs of real runs: each run of the first half with one of the second half, minutes later."""
-    runs = [rig.measure(REAL) for _ in range(2 * trials)]
+    sampling = {"warmup": 3, "warmup_seconds": 0.02, "seconds_per_case": 0.05}
+    text = all_reduces(launches=4, sizes=["4KiB", "256KiB", "4MiB"], sampling=sampling)
+    runs = [rig.measure(text) for _ in range(2 * trials)]
     answers = [compare_runs(*pair).verdict for pair in zip(runs[:trials], runs[trials:], strict=True)]
     note = "; " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(answers).most_common())
     wrong = sum(verdict in CHANGED for verdict in answers)

@@ -19,7 +19,7 @@ from collbench.machine import host
 from collbench.model.records import Run
 from collbench.packages.training.conclusions import training_of
 from proof.claim import HOLDS, MISSED, Line, at_least, at_most
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 from proof.virtual_gpu import rig as virtual
 
 # Allowed deviations from the rule: of a device time; of a tail of several calls; of a time by the host's clock.
@@ -28,27 +28,7 @@ EXACT, CLOSE, HOSTS = 0.005, 0.02, 0.10
 WAITED = 0.2
 WORLDS = (2, 8)
 RULE = {"gpus": 8, "memory_gib": 8, "latency_us": 12, "bus_gbps": 400, "timed_data": 0}
-SWEEP = """
-backends: [nccl]
-world_sizes: [{ranks}]
-launches: 1
-operations: [{operations}]
-sizes: [{sizes}]
-metrics: [{metrics}]
-buffers: reused
-sampling: {{warmup: 1, warmup_seconds: 0, iterations: 12}}
-timeout: 180s
-"""
-ONE = """
-backends: [nccl]
-world_sizes: [{ranks}]
-launches: {launches}
-operations: [{operation}]
-sizes: [{size}]
-buffers: hot
-sampling: {{warmup: 1, warmup_seconds: 0, iterations: {iterations}}}
-timeout: 60s
-"""
+SAMPLING = {"warmup": 1, "warmup_seconds": 0}
 # A chain of layers of 1 MiB each. By rule, a matrix product takes some ms, and all other operations no time.
 LAYERS, LAYER_BYTES = 8, 2**20
 CHAIN = """
@@ -67,19 +47,6 @@ class Chain(nn.Module):
 
 def build():
     return Chain(), (torch.randn(16, 512, generator=torch.Generator().manual_seed(1)),)
-"""
-STEPS = """
-backends: [nccl]
-world_sizes: [{ranks}]
-launches: 1
-timeout: 120s
-training:
-  models: [{{import: "chain:build"}}]
-  batch: 16
-  sequence: 16
-  rounds: 4
-  steps: 2
-  strategies: [naive, flat, overlap_param, {{overlap_bucket: {{cap: 2MiB}}}}, ddp, {{ddp: {{cap: 1MiB}}}}]
 """
 # Milliseconds of a matrix product, latency of a call in ms, and GB/s.
 LINKS = ((4.0, 2.0, 0.5), (10.0, 5.0, 0.2))
@@ -130,13 +97,17 @@ def times(rig: Rig, trials: int) -> list[Line]:
     """Compare device times with the rule, with a busy program on each core. trials: numbers of ranks."""
     lines = []
     for ranks in WORLDS[:trials]:
-        operations = "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv"
-        several = (operations, "1KiB, 1MiB, 16MiB", "isolated, pipelined, graph")
+        operations = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"]
+        several = (operations, ["1KiB", "1MiB", "16MiB"], ["isolated", "pipelined", "graph"])
         off: dict[str, float] = {}
         # 1 GiB: two cores can fill and check it for 2 ranks, but hardly for 8.
-        for operations, sizes, metrics in (several, ("all_reduce", "1GiB", "isolated"))[: 2 if ranks == 2 else 1]:
+        for operations, sizes, metrics in (several, (["all_reduce"], ["1GiB"], ["isolated"]))[: 2 if ranks == 2 else 1]:
+            text = all_reduces(
+                backends=["nccl"], world_sizes=[ranks], launches=1, operations=operations, sizes=sizes, metrics=metrics,
+                buffers="reused", sampling=SAMPLING | {"iterations": 12}, timeout="180s",
+            )  # fmt: skip
             with _busy_cores():
-                run = _measured(RULE, SWEEP.format(ranks=ranks, operations=operations, sizes=sizes, metrics=metrics))
+                run = _measured(RULE, text)
             assert not run.plan.skips, run.plan.skips
             for summary in analyze(run).summaries:
                 case, time_s = summary.case, summary.time_s
@@ -177,7 +148,7 @@ def perf(rig: Rig, trials: int) -> list[Line]:
 def late(rig: Rig, trials: int) -> list[Line]:
     """Measure a GPU that begins 200 µs late, and twice as many launches in which all GPUs are equal."""
     rule = RULE | {"gpus": 2}
-    case = {"ranks": 2, "operation": "all_reduce", "size": "64KiB", "iterations": 40}
+    case = ("all_reduce", "64KiB", 40)
     right = _found(rule, case, trials, lambda rank: {f"late_us@{rank}": 200})
     wrong = sum(launch != [] for launch in _named_by_launch(rule, case, 2 * trials))
     return [
@@ -189,7 +160,7 @@ def late(rig: Rig, trials: int) -> list[Line]:
 def slow_link(rig: Rig, trials: int) -> list[Line]:
     """Measure pairwise exchanges of 4 GPUs, one of them at half the rate; and as many with equal GPUs."""
     rule = RULE | {"timed_data": 1, "gpus": 4, "bus_gbps": 40}
-    case = {"ranks": 4, "operation": "pairwise", "size": "4MiB", "iterations": 54}
+    case = ("pairwise", "4MiB", 54)
     right = _found(rule, case, trials, lambda rank: {f"bus_gbps@{rank}": 20})
     wrong = sum(launch != [] for launch in _named_by_launch(rule, case, trials))
     return [
@@ -199,7 +170,7 @@ def slow_link(rig: Rig, trials: int) -> list[Line]:
 
 
 def _found(
-    rule: dict[str, int], case: Mapping[str, object], trials: int, planted: Callable[[int], dict[str, int]]
+    rule: dict[str, int], case: tuple[str, str, int], trials: int, planted: Callable[[int], dict[str, int]]
 ) -> int:
     """Plant a fault into each rank in turn; return in how many launches this rank is named, and no other."""
     ranks, right = rule["gpus"], 0
@@ -209,9 +180,14 @@ def _found(
     return right
 
 
-def _named_by_launch(rule: Mapping[str, object], case: Mapping[str, object], launches: int) -> list[list[int | None]]:
+def _named_by_launch(rule: Mapping[str, object], case: tuple[str, str, int], launches: int) -> list[list[int | None]]:
     """Return the ranks that are named per launch of a run, with each launch diagnosed as a separate run."""
-    run = _measured(rule, ONE.format(launches=launches, **case))
+    operation, size, iterations = case
+    text = all_reduces(
+        backends=["nccl"], world_sizes=[rule["gpus"]], launches=launches, operations=[operation], sizes=[size],
+        buffers="hot", sampling=SAMPLING | {"iterations": iterations},
+    )  # fmt: skip
+    run = _measured(rule, text)
     numbers = sorted({s.launch for s in run.samples})
     alone = (replace(run, samples=[s for s in run.samples if s.launch == number]) for number in numbers)
     return [[finding.rank for finding in diagnose(launch).findings] for launch in alone]
@@ -256,7 +232,20 @@ def training_on(ranks: int, product_ms: float, latency_ms: float, gbps: float) -
     rule = {"gpus": ranks, "kernel_us": 0, "copy_us": 0, "copy_gbps": 1e9, "bus_gbps": gbps}
     rule |= {"latency_us": 1000 * latency_ms}
     rule |= {f"kernel_us.{name}": 1000 * product_ms for name in ("mm", "addmm", "bmm", "linear")}
-    run = _measured(rule, STEPS.format(ranks=ranks), chain=CHAIN)
+    strategies = [
+        "naive",
+        "flat",
+        "overlap_param",
+        {"overlap_bucket": {"cap": "2MiB"}},
+        "ddp",
+        {"ddp": {"cap": "1MiB"}},
+    ]
+    training = {"models": [{"import": "chain:build"}], "batch": 16, "sequence": 16, "rounds": 4, "steps": 2}
+    text = all_reduces(
+        backends=["nccl"], world_sizes=[ranks], launches=1, operations=None, timeout="120s",
+        training=training | {"strategies": strategies},
+    )  # fmt: skip
+    run = _measured(rule, text, chain=CHAIN)
     (scenario,) = training_of(analyze(run)).scenarios
     splits = {result.label: result.split for result in scenario.results}
     lines = []

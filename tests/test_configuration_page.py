@@ -26,7 +26,7 @@ def test_each_key_is_explained_with_valid_examples():
 
 
 def test_the_examples_of_pages_are_valid():
-    assert models.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
-    text = (ROOT / "docs/training.md").read_text()
-    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert len(models.parse(example.encode(), "page").training.strategies) == 4
+    texts = [path.read_text() for path in (page.PAGE, ROOT / "docs/training.md")]
+    collectives, training = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0].encode() for text in texts)
+    assert models.parse(collectives, "page").name == "nightly"
+    assert len(models.parse(training, "page").training.strategies) == 4

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the models of the configurations: every key with meaning, default and example.
+"""Write the tables of docs/configuration.md from the models: every key with meaning, default and example.
 
 And JSON Schemas: of configurations, for completion of YAML in editors, and of what --format json prints. `make docs`
 runs it.
@@ -31,46 +31,8 @@ SCHEMAS = {
     "docs/comparison-schema.json": lambda: json_schema(COMPARISONS),
 }
 
-COLLECTIVES = """\
-# yaml-language-server: $schema=schema.json
-name: nightly                    # part of the names of the results and plots folders
-backends: [gloo, nccl]           # one that this machine lacks is skipped with its reason
-world_sizes: [2, 4]              # numbers of ranks
-operations: [all_reduce, all_gather]
-dtypes: [float32]
-sizes: {from: 4KiB, to: 64MiB, factor: 4}   # or a list: [1MB, 10MB]
-metrics: [isolated]              # one call between two stamps; pipelined: several back to back
-launches: 8                      # repeat all of it in new processes, 8 times
-sampling:
-  relative_error: 0.02           # a case ends early when its interval is within 2 % of its mean
-  seconds_per_case: 250ms        # its time in a launch
-timeout: 2min                    # a rank without progress for this time counts as hung
-"""
-HEAD = f"""\
-# Every key of a configuration
-
-A configuration is a YAML file: `collbench run my.yaml`. `list configs` shows those that come with CollBench; \
-`collbench show gloo > my.yaml` begins one of your own. `--set key.path=value` overrides one key, such as \
-`--set sampling.iterations=20` or `--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake \
-with its line and column. Editors complete the keys from what `collbench schema` prints.
-
-| value | how to write it |
-|---|---|
-| a size | `64KiB`, `1MB`, `1.5GiB`, or bytes. KB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024. No bare `M`. |
-| a time | `50ms`, `2s`, `10min`, or a number of seconds. Units: ns, us, ms, s, min, h. |
-| a rate | `25 Gbit/s`, `430 GB/s`, `1 GiB/s`. Bits and bytes are written out. |
-| a share | `5%` or `0.05`. |
-
-Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths), \
-[options of a case](#options-of-a-case).
-
-## An example
-
-```yaml
-{COLLECTIVES}```
-
-[training.md](training.md) has one of training steps.
-"""
+# What stands above this heading of the page is written by hand.
+BEGIN = "## Configurations\n"
 TABLES = """\
 ## Tables of expected bandwidths
 
@@ -187,9 +149,9 @@ def options() -> list[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
-    parts = [HEAD]
-    for title, group in (("## Configurations\n", OF_CONFIGURATIONS), (TABLES, OF_TABLES)):
+    """Return the whole page, with its head as it is."""
+    parts = [PAGE.read_text().partition(BEGIN)[0].removesuffix("\n")]
+    for title, group in ((BEGIN, OF_CONFIGURATIONS), (TABLES, OF_TABLES)):
         parts.append(title)
         for heading, (words, model) in group.items():
             parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]

@@ -44,14 +44,12 @@ def made_from() -> dict[str, str]:
 def report() -> str:
     """Return the report of the run `gloo`, as a page."""
     run = folders.read(EXAMPLES / "gloo")
-    pictures = [("Time against size", "time")]
-    return markdown.written(document.build(View(run, analyzed(run)), pictures, "../images"))
+    return markdown.written(document.build(View(run, analyzed(run)), [("Time against size", "time")], "../images"))
 
 
 def stale() -> bool:
     """Return whether pictures were made from other runs or other code, or the report has another text."""
-    kept: object = json.loads(MADE_FROM.read_bytes())
-    return kept != made_from() or REPORT.read_text() != report()
+    return json.loads(MADE_FROM.read_bytes()) != made_from() or REPORT.read_text() != report()
 
 
 def draw() -> None:

@@ -251,9 +251,8 @@ def waiting(commands: Commands) -> Answer:
 
 def health(commands: Commands) -> Answer:
     """Check that NVML is sampled while ranks run."""
-    launches = commands.measured(
-        "health", "operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]"
-    ).launches
+    lines = ("operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]")
+    launches = commands.measured("health", *lines).launches
     counts = launches[0].get("health", {}) if launches else {}
     return json.dumps(counts)[:120], any(part.get("gpus") for part in counts.values())
 
@@ -269,10 +268,7 @@ SHARES = "{:.0%} to {:.0%} of the memory's bandwidth".format(*SHARE_OF_PEAK)
 ONE_RANK = ("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
 ON_DEVICE: dict[str, tuple[str, Callable[[Rig], Answer]]] = {
     "calibration": (f"cycles a ns at once, after work, after idling: within {CALIBRATIONS_AGREE:.0%}", calibration),
-    "empty event pairs": (
-        f"behind work at most {MOST_EMPTY_PAIR_NS / 1e3:g} µs, and not more than idle",
-        empty_pairs,
-    ),
+    "empty event pairs": (f"behind work at most {MOST_EMPTY_PAIR_NS // 1000} µs, and not more than idle", empty_pairs),
     "copy of 256 MiB": (SHARES, lambda rig: copy(rig, 256 * MIB)),
     "copy of 1 GiB": (SHARES, lambda rig: copy(rig, 1024 * MIB)),
     "bare loop": ("suite / bare loop, a copy of 256 MiB: {} to {}".format(*RATIO), bare_loop),
@@ -301,20 +297,16 @@ def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Coll
     """
     tables: tuple[tuple[dict[str, Any], Callable[[], Any]], ...] = ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig))
     for table, make in tables:
-        means, failed = None, ""
-        steps = {name: step for name, step in table.items() if not only or name in only}
-        try:
-            means = make() if steps else None
-        except Exception as error:  # such as a GPU that another process uses exclusively
-            failed = f"{type(error).__name__}: {error}"[:200]
-        for name, (expected, step) in steps.items():
-            if means is None:
-                yield Outcome(name, expected, failed or "needs a GPU", False if failed else None)
+        means: Any = NotImplemented
+        for name, (expected, step) in table.items():
+            if only and name not in only:
                 continue
             try:
-                yield Outcome(name, expected, *step(means))
-            except Exception as error:  # other steps still give results
-                yield Outcome(name, expected, f"{type(error).__name__}: {error}"[:200], False)
+                means = make() if means is NotImplemented else means
+                answer = step(means) if means is not None else ("needs a GPU", None)
+            except Exception as error:  # such as a GPU that another process uses; other steps still give results
+                answer = f"{type(error).__name__}: {error}"[:200], False
+            yield Outcome(name, expected, *answer)
 
 
 def page(outcomes: list[Outcome], facts: str) -> str:
@@ -368,9 +360,7 @@ def main(only: Sequence[str]) -> int:
     names = ", ".join(sorted({str(gpus.facts(gpu)["name"]) for gpu in host.visible_gpus()})) or "No GPU"
     PAGE.write_text(page(outcomes, f"{names}; {host.measured_with()}"))
     print(PAGE)
-    if not able:
-        return 3
-    return 0 if all(outcome.good for outcome in outcomes) else 1
+    return 3 if not able else int(not all(outcome.good for outcome in outcomes))
 
 
 if __name__ == "__main__":

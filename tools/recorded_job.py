@@ -5,28 +5,29 @@
 The files are written into the folder. With --late, one rank begins each backward pass 100 ms after the others.
 """
 
-import argparse
 import json
 import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import typer
 
 from collbench.packages.training.catalog.presets import PRESETS
 from collbench.packages.training.rank.models import Transformer
 
+Model = Literal[tuple(PRESETS)]
 # DDP builds its buckets in the first two steps.
 UNRECORDED, STEPS = 3, 10
 BATCH, CONTEXT = 2, 16
 LATE_S = 0.1
 
 
-def record(folder: Path, ranks: int, model: str, late: int | None) -> None:
+def record(folder: Path, ranks: int = 8, model: Model = "micro", late: int | None = None) -> None:
     """Run one job in forked ranks, which do not load torch again, and write its files into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
@@ -76,10 +77,4 @@ def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: int
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--model", choices=PRESETS, default="micro")
-    parser.add_argument("--late", type=int, metavar="RANK")
-    args = parser.parse_args()
-    record(args.folder, args.ranks, args.model, args.late)
+    typer.run(record)
