@@ -800,6 +800,7 @@ def test_a_rank_that_is_there_twice_is_refused(tmp_path):
         (b'{"coll_perf": {"coll": "AllReduce"}, "header": {"rank": 1' + b"0" * 30 + b"}}", "world"),
         (json.dumps(recorder(input_sizes="x", process_group=None)).encode()[:-1], "JSON"),
         (json.dumps(recorder(input_sizes=[[None]])).encode(), "not in the format of flight recorder"),
+        (json.dumps(recorder(duration_ms="nan")).encode(), "a call of nan s"),
     ],
 )
 def test_torn_and_hostile_files_are_one_line(tmp_path, content, message):

@@ -9,6 +9,7 @@ Units are elements and seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -88,7 +89,8 @@ class Fact(StrEnum):
 class RecordedCall:
     """One call on one rank.
 
-    Raises ValueError for impossible numbers of ranks or elements, because later code may enumerate them.
+    Raises ValueError for impossible numbers of ranks or elements, because later code may enumerate them, and for a
+    duration that is not a number.
     """
 
     # Name in `catalog.collectives`; an operation that is not there keeps the format's own name.
@@ -139,6 +141,8 @@ class RecordedCall:
         for elements in (self.elements_in or 0, self.elements_out or 0):
             if not 0 <= elements <= MOST_ELEMENTS:
                 raise ValueError(f"a call of {elements} elements")
+        if not math.isfinite((self.duration_s or 0.0) / NS):
+            raise ValueError(f"a call of {self.duration_s} s")
 
 
 def whole_ns(seconds: float | None) -> int:
