@@ -10,19 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
-# Parts of sentences.
-_LATE = (
-    "{who} of {ranks} on {backend} is late{launches:here}: last to arrive in {share:share} of the iterations (chance: "
-    "{chance:fine share}), {delay_s:seconds} after the others, in {cases_late} of {of_cases} cases; it "
-)
-_COST = " {relative_cost:share} of an operation's time (p = {p:.1g} after Holm)"
-_PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
-_TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
-_OTHERS = "{more_sizes:more sizes}"
-_MULTICAST = "registered memory needs multicast over NVSwitch"
-_INSTALL_MPI = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
-_COPIED = "{copied:after `placements: [copied]` measures it |placed by copy}"
-
 
 class NoticeKind(StrEnum):
     """The base of the sets of kinds. Each set is closed, and no name is in two of them; a package has a set of its own.
@@ -44,6 +31,20 @@ class NoticeKind(StrEnum):
         from pydantic_core import core_schema  # here: most processes read no notice
 
         return core_schema.no_info_plain_validator_function(kind_named)
+
+
+# Parts of sentences.
+_LATE = (
+    "{who} of {ranks} on {backend} is late{launches:here}: last to arrive in {share:share} of the iterations (chance: "
+    "{chance:fine share}), {delay_s:seconds} after the others, in {cases_late} of {of_cases} cases; it "
+)
+_COST = " {relative_cost:share} of an operation's time (p = {p:.1g} after Holm)"
+_PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
+_TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
+_OTHERS = "{more_sizes:more sizes}"
+_MULTICAST = "registered memory needs multicast over NVSwitch"
+_INSTALL_MPI = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
+_COPIED = "{copied:after `placements: [copied]` measures it |placed by copy}"
 
 
 class RunNotice(NoticeKind):
