@@ -31,19 +31,19 @@ seed: 7
 CUT = CONFIG.replace("[2]", "[3]").replace("[all_reduce, reduce_scatter, all_gather]", "[all_reduce]")
 
 
-def made(folder, text):
+def made(launcher, folder, text):
     """Return the plan of a configuration, after real ranks wrote raw results and their facts to a folder."""
     machine = Machine("h", 4, 2**34, 2**25, 0, {"nccl": "no GPU", "mpi": "not here"})
     plan = plans.expand(models.parse(text.encode(), "x.yaml", [], "x"), machine, 7)
     folder.mkdir()
-    (folder / cli.FACTS).write_text(json.dumps(cli.called(plan, folder)))
+    (folder / cli.FACTS).write_text(json.dumps(cli.called(plan, launcher, folder)))
     return plan
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def kept(launcher, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bits") / "raw"
-    return made(folder, CONFIG), folder
+    return made(launcher, folder, CONFIG), folder
 
 
 def rows_of(plan, *folders):
@@ -101,8 +101,8 @@ def _numbers(plan, wanted):
     return [number for number, _ in cases]
 
 
-def test_messages_that_are_cut_differently_have_other_sums(tmp_path):
-    plan = made(tmp_path / "raw", CUT)
+def test_messages_that_are_cut_differently_have_other_sums(launcher, tmp_path):
+    plan = made(launcher, tmp_path / "raw", CUT)
     rows = rows_of(plan, tmp_path / "raw")
     (larger,) = [row for row in rows if row.variation == analysis.LARGER]
     (comparison,) = larger.comparisons

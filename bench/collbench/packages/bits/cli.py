@@ -118,7 +118,8 @@ def _compared(plan: Plan, side_b: Difference) -> list[BitsRow]:
         check_python("--b python", side_b.python)
     with RendezvousFolder() as private, Console(stderr=True).status("starting ranks") as status:
         sides = [private.place()]
-        facts = [called(plan, sides[0], lambda text: status.update(text))]
+        with mpirun.ByBackend(preload([plan])) as launcher:
+            facts = [called(plan, launcher, sides[0], lambda text: status.update(text))]
         if side_b.python or side_b.variables:
             status.update("side B")
             sides.append(private.place())
@@ -128,17 +129,18 @@ def _compared(plan: Plan, side_b: Difference) -> list[BitsRow]:
         return compared(plan, list(zip(sides, facts, strict=True)))
 
 
-def called(plan: Plan, folder: Path, begun: Callable[[str], None] = lambda _: None) -> list[list[list[Json]]]:
+def called(
+    plan: Plan, launcher: Starter, folder: Path, begun: Callable[[str], None] = lambda _: None
+) -> list[list[list[Json]]]:
     """Have ranks make the calls of a plan, and write the raw results into `folder`.
 
     Return the facts of each rank, by launch and case. Raises UnmeasurableError, with the reason, if a launch fails.
     begun: called with a description of each launch before it starts.
     """
     facts = []
-    with mpirun.ByBackend(preload([plan])) as launcher:
-        for position, launch in enumerate(plan.order):
-            begun(f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}")
-            facts.append(_facts(plan, launch, launcher, place(folder, position)))
+    for position, launch in enumerate(plan.order):
+        begun(f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}")
+        facts.append(_facts(plan, launch, launcher, place(folder, position)))
     return facts
 
 
@@ -209,9 +211,11 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
 
 if __name__ == "__main__":  # side B
     processes.end_with_parent(int(sys.argv[2]))
+    plan_of_b: Plan = encoding.decoded(sys.stdin.buffer.read(), Plan)
     results = Path(sys.argv[1])
     try:
-        facts_of_b = called(encoding.decoded(sys.stdin.buffer.read(), Plan), results)
+        with mpirun.ByBackend(preload([plan_of_b])) as starter:
+            facts_of_b = called(plan_of_b, starter, results)
     except UnmeasurableError as error:
         sys.exit(error_text(error))
     folders.write(results / FACTS, json.dumps(facts_of_b))
