@@ -113,6 +113,16 @@ def test_an_agent_whose_rank_is_turned_away_at_the_door_comes_again(monkeypatch)
             lines[0].close()
 
 
+def test_an_agent_that_stops_in_the_middle_of_a_message_holds_up_nobody(agents):
+    agents._world_size = 3
+    with honest(agents, 1) as stuck, honest(agents, 2) as right:
+        assert len(agents.gather(OWN, 20)) == 3
+        with socket.socket(fileno=os.dup(stuck.fileno())) as raw:
+            raw.sendall(b"\0\0\1\0half")
+        messages.send(right, {"kind": "interrupted"})
+        assert until(lambda: agents._interrupted, channel.MESSAGE_S / 3)
+
+
 def test_an_interrupt_while_an_agent_sends_is_told_to_rank_0_before_its_rank_ends(agents, tmp_path):
     """An interrupt between a message and its number made each later message look changed: the agent counted as lost."""
     line, killed = honest(agents), []

@@ -150,6 +150,27 @@ def test_a_limit_that_ends_the_fork_server_or_a_rank_is_named_for_each_case_and_
     assert done.returncode == 1 and "20 allowed (ulimit -n): enough for 0 ranks" in done.stdout, done
 
 
+@pytest.fixture
+def few_processes():
+    """Return the option of a command that may have 12 processes and threads."""
+    group = Path("/sys/fs/cgroup/pids", f"collbench-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("making a control group of version 1 needs root, and a container that allows it")
+    (group / "pids.max").write_text("12")
+    yield {"preexec_fn": lambda: (group / "cgroup.procs").write_text("0")}
+    wait_for(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_control_group_with_few_processes_is_named(cli, few_processes):
+    done = cli("run", cli.config(ONE), "--no-plots", "-q", **few_processes)
+    assert done.returncode in {1, 2} and "Traceback" not in done.stderr, done.stderr
+    assert "more allowed (pids.max of a control group): enough for 0 ranks" in done.stdout + done.stderr
+
+
 # ── what torch and MPI need ──────────────────────────────────────────────────────────────────────
 def test_what_torch_says_when_it_cannot_be_loaded_is_said_once(cli):
     cli.environment["TORCH_DISTRIBUTED_DEBUG"] = "VERBOSE"

@@ -241,6 +241,37 @@ def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring,
 
 
 @pytest.mark.slow
+def test_a_killed_group_of_processes_leaves_no_shared_memory_and_the_next_run_removes_its_folder(cli, measuring):
+    process, place = measuring()
+    maps = [Path(f"/proc/{rank.pid}/maps").read_text() for rank in ranks_of(process.pid)]
+    assert maps and not any("/dev/shm" in text for text in maps)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert_nothing_left(cli)
+    resumed_to_the_end(cli, (cli.only_run().path / "samples.jsonl").read_bytes())
+    assert not [*place.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_rank_ended_from_outside_is_named(cli):
+    """In the first launch a rank is killed, in the second launch a rank is stopped."""
+    text = TINY.replace("iterations: 8", "iterations: 9000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
+    process = cli.start("run", cli.config(text), "--no-plots", "--set", "timeout=2s", "--set", "launches=2")
+    for ended, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
+        wait_for_samples(cli, ended)
+        deadline = time.monotonic() + 60
+        while len(ranks_of(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        ranks_of(process.pid)[0].send_signal(number)
+    process.communicate(timeout=180)
+    assert process.returncode == 1
+    assert [s.failure.kind for s in cli.only_run().samples] == ["killed", "hang"]
+    assert all(s.failure.rank in {0, 1} for s in cli.only_run().samples)
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
     text = TINY.replace("iterations: 8", "iterations: 700").replace("sizes: [4KiB, 64KiB]", "sizes: [1MiB]")
     first, second = cli.start("run", cli.config(text), "--no-plots"), cli.start("run", cli.config(text), "--no-plots")

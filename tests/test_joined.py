@@ -5,6 +5,7 @@ Real launchers run if they are installed; variables of Slurm simulate Slurm, two
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -395,6 +396,40 @@ def test_a_host_that_knows_its_own_name_otherwise_than_the_others_is_found(cli, 
     (launch,) = run.environment[0]["launches"]
     assert {rank["variables"]["GLOO_SOCKET_IFNAME"] for rank in launch["ranks"]} == {"link0", "link1"}
     assert hosts(run) == {("gloo", 3): {"n0": (0, 1), "n1": (2,)}}
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_links
+def test_packets_that_the_switch_drops_are_named_on_both_hosts(cli):
+    """The hosts send packets of 9000 bytes, and the switch passes on 1500: the first large message vanishes."""
+    with links.bridged(2, "1gbit") as network:
+        for number, name in enumerate(network.namespaces):
+            ip(name, f"link set link{number} mtu 9000 gso_max_segs 1")
+        done = [finished(p) for p in by_hand(cli, network, cli.config(), ["", ""], [0, 1], "10.77.0.1")]
+    assert [result.returncode for result in done] == [2, 2]
+    for result in done:
+        error = result.stderr.splitlines()[-1]
+        assert "10.77.0.2 proved itself, then sent nothing for 20 s: do large packets arrive (MTU)?" in error
+        assert "SECRET" not in error
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_links
+def test_a_firewall_that_opens_the_ports_of_rank_0_only_costs_one_launch_and_is_named(cli):
+    config = cli.config(TINY.replace("launches: 1", "launches: 3"))
+    with links.bridged(2, "1gbit") as network:
+        closed = "rule add pref 5 iif link0 ipproto tcp dport 29511-65534 blackhole"
+        ip(network.namespaces[0], "rule add pref 10 lookup local", closed, "rule delete pref 0")
+        done = [finished(p) for p in by_hand(cli, network, config, ["", ""], [0, 1], "10.77.0.1")]
+    assert [result.returncode for result in done] == [1, 1], done[0].stderr
+    run = cli.only_run()
+    texts = [sample.failure.text for sample in run.samples]
+    assert len(texts) == 6 and len(run.environment[0]["launches"]) == 1
+    assert all(
+        re.search(r"does not reach port \d+ of 10\.77\.0\.1 \(timed out\): hosts must reach", text) for text in texts
+    )
     assert_nothing_left(cli)
 
 
