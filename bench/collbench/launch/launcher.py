@@ -149,11 +149,17 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _without_program() -> Iterator[None]:
-    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank."""
+    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank.
+
+    Nor may multiprocessing start another fork server in place of one that just ended: its status would be lost.
+    """
     program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    served = vars(forkserver._forkserver)
+    served["ensure_running"] = lambda: None
     try:
         yield
     finally:
+        served.pop("ensure_running", None)
         sys.modules["__main__"] = program
 
 
