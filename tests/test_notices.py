@@ -8,12 +8,10 @@ import sys
 
 import pytest
 
-from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import StoreError
-from collbench.model.notices import CaseNotice, Notice, NoticeKind, RunNotice, SkipNotice, kind_named, notice
+from collbench.model.notices import CaseNotice, Notice, RunNotice, SkipNotice, kind_named, notice
 from collbench.packages.replay.replayed_calls import ChangeNotice, Replay
-from collbench.report import notices
-from collbench.report.notices import sentence
+from collbench.report.notices import kinds, sentence
 from collbench.store import encoding
 from conftest import ROOT
 
@@ -24,19 +22,13 @@ LATER = {"ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count
 OPTIONAL = ("after ",)
 
 
-def kinds() -> list[NoticeKind]:
-    for package in PACKAGES:  # the kinds of a package are loaded with its sentences
-        assert package.sentences is None or package.sentences.value
-    return [kind for each in NoticeKind.__subclasses__() for kind in each]
-
-
 def fields(template: str) -> dict[str, str]:
     """Return the names of the values in a template → their formats."""
     return {name: spec or "" for _, name, spec, _ in string.Formatter().parse(template) if name is not None}
 
 
 def test_every_kind_has_a_sentence_and_a_name_of_its_own():
-    assert set(notices.table()) == set(kinds())
+    assert all(kind.text for kind in kinds())
     assert len({kind.value for kind in kinds()}) == len(kinds())
 
 
@@ -57,8 +49,7 @@ def test_the_values_of_each_notice_are_those_of_its_sentence():
     by_name = {f"{type(kind).__name__}.{kind.name}": kind for kind in kinds()}
     seen = set()
     for name, values, where, function in given():
-        text = notices.table()[by_name[name]]
-        wanted = fields(text.text + text.remedy)
+        wanted = fields(by_name[name].text + by_name[name].remedy)
         seen.add(name)
         if function == "notice":  # `about` adds further values
             assert values | {LATER.get(name.partition(".")[0])} >= set(wanted), (where, name, values, wanted)

@@ -87,8 +87,8 @@ class Package:
     planning: Deferred | None = None
     analysis: Deferred | None = None
     report: Deferred | None = None
-    # Kind → `report.notices.Sentence`, for all kinds of notices that the package gives.
-    sentences: Deferred | None = None
+    # Its sets of kinds of notices.
+    kinds: tuple[Deferred, ...] = ()
     # Pictures of the whole run and analysis; the core's own pictures get collectives only.
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)

@@ -14,13 +14,13 @@ from typing import Any, Self
 class NoticeKind(StrEnum):
     """The base of the sets of kinds. Each set is closed, and no name is in two of them; a package has a set of its own.
 
-    The values are names for programs: JSON, JUnit and OpenMetrics have them. A kind may state its sentence and remedy.
+    The values are names for programs: JSON, JUnit and OpenMetrics have them. A kind states its sentence and remedy.
     """
 
     text: str
     remedy: str
 
-    def __new__(cls, name: str, text: str = "", remedy: str = "") -> Self:
+    def __new__(cls, name: str, text: str, remedy: str = "") -> Self:
         """Make a kind with its name as value."""
         kind = str.__new__(cls, name)
         kind._value_, kind.text, kind.remedy = name, text, remedy

@@ -23,8 +23,7 @@ from collbench.model.units import counted, format_bytes, format_rate
 from collbench.report import wording
 from collbench.report.blocks import Blocks, Column, keyed, left, table
 from collbench.report.labels import NOTHING, ranks_text
-from collbench.report.notices import sentence
-from collbench.report.notices import table as sentences
+from collbench.report.notices import kinds, sentence
 from collbench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -136,10 +135,10 @@ def notices() -> Blocks:
     """Return one line per kind of notice: its name, sentence and remedy, with names in place of values."""
     columns: list[Column[NoticeKind]] = [
         left("kind", str),
-        left("sentence", lambda kind: _readable(sentences()[kind].text)),
-        left("remedy", lambda kind: _readable(sentences()[kind].remedy)),
+        left("sentence", lambda kind: _readable(kind.text)),
+        left("remedy", lambda kind: _readable(kind.remedy)),
     ]
-    return table([*sentences()], columns)
+    return table(kinds(), columns)
 
 
 def _readable(template: str) -> str:

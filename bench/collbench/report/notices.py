@@ -5,7 +5,6 @@ In: notices, which have kinds and values. Out: text, which JSON contains too. De
 
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,15 +14,6 @@ from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import StoreError
 from collbench.model.notices import Notice, NoticeKind
 from collbench.model.units import counted, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """The sentence of a kind of notice. Values are in braces; `_Values` has their formats."""
-
-    text: str
-    # What a user can do about it; empty if nothing can be done.
-    remedy: str = ""
 
 
 class _Values(string.Formatter):
@@ -83,28 +73,23 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 @cache
-def table() -> Mapping[NoticeKind, Sentence]:
-    """Return the sentence for each kind of notice, of the core and of all packages."""
-    tables = [package.sentences.value for package in PACKAGES if package.sentences is not None]
-    kinds = (kind for each in NoticeKind.__subclasses__() for kind in each)
-    stated = {kind: Sentence(kind.text, kind.remedy) for kind in kinds if kind.text}
-    return stated | {kind: text for table in tables for kind, text in table.items()}
-
-
-def names() -> list[str]:
-    """Return the names of all kinds of notices."""
-    return sorted(kind.value for kind in table())
+def kinds() -> tuple[NoticeKind, ...]:
+    """Return all kinds of notices, of the core and of all packages."""
+    for package in PACKAGES:
+        for kinds_of_package in package.kinds:
+            _ = kinds_of_package.value  # loads them
+    return tuple(kind for each in NoticeKind.__subclasses__() for kind in each)
 
 
 def meaning(notice: Notice) -> str:
     """Return the sentence of a notice without its remedy, after its host and run."""
     about = [f"host {notice.host}"] * (notice.host is not None) + [notice.run] * (notice.run is not None)
-    return ": ".join([*map(str, about), _filled(table()[notice.kind].text, notice)])
+    return ": ".join([*map(str, about), _filled(notice.kind.text, notice)])
 
 
 def remedy(notice: Notice) -> str:
     """Return what a user can do about a notice; empty if nothing can be done."""
-    return _filled(table()[notice.kind].remedy, notice)
+    return _filled(notice.kind.remedy, notice)
 
 
 def _filled(text: str, notice: Notice) -> str:

@@ -45,7 +45,7 @@ class _NamesOfKinds:
 
     @staticmethod
     def __get_pydantic_json_schema__(_: object, handler: object) -> Json:
-        return {"type": "string", "enum": notices.names()}
+        return {"type": "string", "enum": sorted(notices.kinds())}
 
 
 NoticeName = Annotated[str, _NamesOfKinds]

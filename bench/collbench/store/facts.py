@@ -31,8 +31,8 @@ def notices_of(manifest: Manifest) -> list[Notice]:
     """Return the notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
     kept = manifest.get("imported", {}).get("notices", [])
     for package in PACKAGES if kept else ():
-        if package.sentences is not None:
-            _ = package.sentences.value  # loads the package's kinds
+        for kinds in package.kinds:
+            _ = kinds.value  # loads them
     notices: list[Notice] = validated(list[Notice], kept)
     return notices
 

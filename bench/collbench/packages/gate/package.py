@@ -5,7 +5,7 @@ from collbench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
-    sentences=Deferred("packages.gate.report.notices:SENTENCES"),
+    kinds=(Deferred("packages.gate.conclusions:GateNotice"),),
     verbs={
         "gate": Verb(
             "packages.gate.cli.gate:gate",

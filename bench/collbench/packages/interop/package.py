@@ -19,7 +19,7 @@ INTEROP = Package(
             "import nccl-tests all_reduce_perf.log",
         ),
     },
-    sentences=Deferred("packages.interop.report.notices:SENTENCES"),
+    kinds=(Deferred("packages.interop.conclusions:ImportNotice"),),
     formats={
         "nccl-tests": Deferred("packages.interop.report.nccl_tests:document"),
         "nccl-tests-json": Deferred("packages.interop.report.nccl_files:nccl_tests_json"),

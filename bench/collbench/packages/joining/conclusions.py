@@ -7,7 +7,7 @@ class InitNotice(NoticeKind):
     """Changes that were seen in the ranks of a run."""
 
     # A name with a larger count than before, and the increase; other notices contain these.
-    MORE = "more"
-    CORES_TAKEN = "cores-taken"
-    THREADS_STAYED = "threads-stayed"
-    FILES_STAYED = "files-stayed"
+    MORE = "more", "{count} {name}"
+    CORES_TAKEN = "cores-taken", "{backend}: joining took cores from a rank: {left} of {before} left (core {cores})"
+    THREADS_STAYED = "threads-stayed", "{backend}: {count:count thread} of a rank stayed after the end ({names})"
+    FILES_STAYED = "files-stayed", "{backend}: {count:count open file} of a rank stayed after the end ({names})"

@@ -6,6 +6,6 @@ from collbench.model.deferred import Deferred
 JOINING = Package(
     "joining",
     analysis=Deferred("packages.joining.analyze:ANALYSIS"),
-    sentences=Deferred("packages.joining.report:SENTENCES"),
+    kinds=(Deferred("packages.joining.conclusions:InitNotice"),),
     look=Deferred("packages.joining.rank:look"),
 )

@@ -16,7 +16,10 @@ REPLAY = Package(
     planning=Deferred("packages.replay.planning:PLANNING"),
     analysis=Deferred("packages.replay.analyze.steps:ANALYSIS"),
     report=Deferred("packages.replay.report:REPORT"),
-    sentences=Deferred("packages.replay.report:SENTENCES"),
+    kinds=(
+        Deferred("packages.replay.recorded_calls:ReplayNotice"),
+        Deferred("packages.replay.replayed_calls:ChangeNotice"),
+    ),
     pictures=(
         PictureKind("recorded", "Where the recorded job's time in calls went", "packages.replay.plots:recorded"),
         PictureKind("replay", "The calls of a recorded step, recorded and made again", "packages.replay.plots:steps"),

@@ -26,7 +26,7 @@ from collbench.packages.replay.conclusions import (
     together,
 )
 from collbench.packages.replay.recorded_calls import NAMED_RATE, CallList, ReplayNotice
-from collbench.packages.replay.replayed_calls import NAME, ChangeNotice
+from collbench.packages.replay.replayed_calls import NAME
 from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from collbench.report.labels import (
     NOTHING,
@@ -37,7 +37,7 @@ from collbench.report.labels import (
     seconds_text,
     with_interval,
 )
-from collbench.report.notices import Sentence, sentences
+from collbench.report.notices import sentences
 from collbench.report.parts import Description, ReportPart
 from collbench.report.public import public_notice
 from collbench.report.tables import widths
@@ -58,7 +58,6 @@ DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call en
 RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
-SENTENCES = {kind: Sentence(kind.text, kind.remedy) for kinds in (ReplayNotice, ChangeNotice) for kind in kinds}
 
 
 def sections(analysis: Analysis) -> Blocks:

@@ -17,12 +17,23 @@ from collbench.packages.training.synchronisation import Scenario, Strategy, labe
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
+# Parts of sentences.
+_WHERE = "{model} · {backend} · {ranks:count rank}{link:after  · }: "
+_BECAUSE = ": other processes used the CPU"
+
+
 class TrainingNotice(NoticeKind):
     """Notices on training steps."""
 
-    BLOCKS_LEFT_OUT = "blocks-left-out"
-    BLOCKS_KEPT = "disturbed-blocks-kept"
-    ALL_BLOCKS_KEPT = "all-disturbed-blocks-kept"
+    BLOCKS_LEFT_OUT = "blocks-left-out", f"{_WHERE}{{dropped}} of {{blocks}} timed blocks left out{_BECAUSE}"
+    BLOCKS_KEPT = (
+        "disturbed-blocks-kept",
+        f"{_WHERE}too much of {{strategies}} disturbed to leave it out, so all of those kept{_BECAUSE}",
+    )
+    ALL_BLOCKS_KEPT = (
+        "all-disturbed-blocks-kept",
+        f"{_WHERE}too much of all strategies disturbed to leave it out, so all of those kept{_BECAUSE}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ TRAINING = Package(
     planning=Deferred("packages.training.planning.steps:PLANNING"),
     analysis=Deferred("packages.training.analyze.part:ANALYSIS"),
     report=Deferred("packages.training.report.part:REPORT"),
-    sentences=Deferred("packages.training.report.notices:SENTENCES"),
+    kinds=(
+        Deferred("packages.training.conclusions:TrainingNotice"),
+        Deferred("packages.training.synchronisation:TrainingSkip"),
+    ),
     pictures=(
         PictureKind(
             "training-steps",

@@ -5,7 +5,7 @@ from collbench.model.deferred import Deferred
 
 TUNE = Package(
     "tune",
-    sentences=Deferred("packages.tune.report:SENTENCES"),
+    kinds=(Deferred("packages.tune.rules:TuneNotice"),),
     verbs={
         "tune": Verb(
             "packages.tune.cli.tune:tune",

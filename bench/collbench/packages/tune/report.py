@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from collbench.model.conclusions import Interval
-from collbench.model.notices import NoticeKind
 from collbench.model.projection import grouped
 from collbench.model.records import Json, Run
 from collbench.model.units import counted, first_few, format_bytes, format_rounded_bytes, format_seconds
 from collbench.packages.tune.catalog import Library
-from collbench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned, TuneNotice, TuneState, Why
+from collbench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned, TuneState, Why
 from collbench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
 from collbench.report.labels import NOTHING, between, ranks_text
-from collbench.report.notices import Sentence, sentences
+from collbench.report.notices import sentences
 from collbench.report.public import public_notice
 
 METHOD = (
@@ -34,22 +33,6 @@ WHYS: Mapping[Why, str] = {
     Why.NO_GAIN: "no gain shown",
     Why.THEN_SLOWER: "faster in fresh launches, slower in those after them",
     Why.THEN_FAILED: "faster in fresh launches, failed in those after them",
-}
-SENTENCES: Mapping[NoticeKind, Sentence] = {
-    TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and mean nothing for hardware"),
-    TuneNotice.AS_MEASURED: Sentence(
-        "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
-    ),
-    TuneNotice.RULE_NOT_READ: Sentence("not honoured: {problem}"),
-    TuneNotice.NOT_HONOURED: Sentence(
-        "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
-    ),
-    TuneNotice.OTHER_HOSTS: Sentence("line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared"),
-    TuneNotice.OWN_CHANNELS: Sentence("line {line}: {channels} channels: compared with NCCL's own number of channels"),
-    TuneNotice.FOR_SOME_CALLS: Sentence(
-        "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
-    ),
-    TuneNotice.ONE_LAUNCH_AT_A_TIME: Sentence("ranks of a job take part in one launch at a time"),
 }
 
 

@@ -93,16 +93,25 @@ class Why(StrEnum):
 class TuneNotice(NoticeKind):
     """Notices on rules."""
 
-    VIRTUAL = "virtual-gpus"
-    AS_MEASURED = "as-measured"
-    RULE_NOT_READ = "rule-not-read"
-    NOT_HONOURED = "not-honoured"
+    VIRTUAL = "virtual-gpus", "virtual GPUs: times follow a rule, and mean nothing for hardware"
+    AS_MEASURED = "as-measured", "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
+    RULE_NOT_READ = "rule-not-read", "not honoured: {problem}"
+    NOT_HONOURED = (
+        "not-honoured",
+        "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}",
+    )
     # For a rule file that is checked.
-    OTHER_HOSTS = "rule-for-other-hosts"
-    OWN_CHANNELS = "rule-with-channels"
-    FOR_SOME_CALLS = "rule-for-some-calls"
+    OTHER_HOSTS = (
+        "rule-for-other-hosts",
+        "line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared",
+    )
+    OWN_CHANNELS = "rule-with-channels", "line {line}: {channels} channels: compared with NCCL's own number of channels"
+    FOR_SOME_CALLS = (
+        "rule-for-some-calls",
+        "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls",
+    )
     # Why sides do not take turns.
-    ONE_LAUNCH_AT_A_TIME = "one-launch-at-a-time"
+    ONE_LAUNCH_AT_A_TIME = "one-launch-at-a-time", "ranks of a job take part in one launch at a time"
 
 
 # Notices that the library does not follow the rule file.
