@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import foreign
 from collbench.cli.app import call
+from collbench.model.errors import UNEXPECTED
 from collbench.model.visible import visible
 from collbench.store import folders
 
@@ -214,7 +215,7 @@ def ended(command: tuple[str, ...]) -> tuple[int | None, str, float]:
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code: int | None = call(command)
-        problem = ""
+        problem = f"an internal error: {out.getvalue()[-500:]}" if code == UNEXPECTED else ""
     except HangError:
         code, problem = None, "hangs: " + "".join(traceback.format_exc().splitlines(True)[-12:])
     except BaseException:
