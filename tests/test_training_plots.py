@@ -9,6 +9,7 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
+from collbench.packages.training.conclusions import StrategyResult
 from collbench.packages.training.package import MOST_PAGES
 from collbench.packages.training.report import plots as training
 from collbench.packages.training.step_records import CallRecord
@@ -159,3 +160,9 @@ def test_calls_that_cannot_be_seen_are_not_shown_as_no_calls(comparison):
     odd = replace(comparison, results=(comparison.results[0], ddp))
     titles = [axes.get_title() for axes in drawn_by(training.timelines, odd)[0].axes]
     assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")
+
+
+def test_plans_with_equal_short_names_have_a_line_each():
+    plans = [Strategy("plan", buckets=(2**20, 2**20, size, size, size)) for size in (2**21, 2**22)]
+    first, second = (StrategyResult(invented.case_of(plan), 12) for plan in plans)
+    assert first.name == second.name and training._series(first) != training._series(second)

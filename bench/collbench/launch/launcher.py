@@ -148,10 +148,10 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _without_program() -> Iterator[None]:
-    """Hide the module `__main__` from multiprocessing, which would run that program again in each rank.
+def _only_forking() -> Iterator[None]:
+    """Let multiprocessing fork only: it would run the program `__main__` again in each rank.
 
-    Nor may multiprocessing start another fork server in place of one that just ended: its status would be lost.
+    It would also start another server in place of one that just ended, whose status would then be lost.
     """
     program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     served = vars(forkserver._forkserver)
@@ -305,7 +305,7 @@ class Launcher:
             ours, theirs = (line, line) if line else self._context.Pipe()
             own = RankContext(rank=rank, connection=theirs, log=log, stack_file=folder / f"stack-{rank}", **context)
             process = self._context.Process(target=enter, args=(entry, own, job), name=f"rank {rank}")
-            with _EndingIfStuck(server) as watch, _without_program():
+            with _EndingIfStuck(server) as watch, _only_forking():
                 process.start()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started

@@ -162,7 +162,7 @@ def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> 
         label = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
         axes.axhspan(-scenario.noise_s, scenario.noise_s, color="#888888", alpha=0.15, linewidth=0, label=label)
     series = grouped(measured, _series)
-    for style, (name, results) in enumerate(series.items()):
+    for style, ((name, _), results) in enumerate(series.items()):
         pairs = ((_size(result.strategy), result.exposed) for result in results if result.exposed)
         points = sorted(pairs, key=lambda pair: pair[0])
         values = [exposed.value for _, exposed in points]
@@ -227,14 +227,14 @@ def _size(strategy: Strategy) -> int:
     return strategy.cap_bytes or max(strategy.buckets, default=0)
 
 
-def _series(result: StrategyResult) -> str:
-    """Return the name of a line: the part of the name that strategies share if they differ only in their cap."""
+def _series(result: StrategyResult) -> tuple[str, Strategy | None]:
+    """Return the name of a line of strategies that differ only in their cap; a plan has one of its own, and follows."""
     strategy = result.strategy
     if strategy.cap_bytes is None:
-        return result.name
+        return result.name, strategy
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
     again = ["again"] if strategy.again else []
-    return " ".join(["measured:", strategy.name, *strategy.options, *over, *again])
+    return " ".join(["measured:", strategy.name, *strategy.options, *over, *again]), None
 
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────
