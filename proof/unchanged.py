@@ -146,7 +146,7 @@ def _verdict(run: Run, rng: np.random.Generator, runs: int, slower: float, k: fl
 def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
     """Return the summaries of a side. side: times of launches, shape (cases, launches)."""
     return [
-        Summary(case, len(means), len(means), launch_interval(means), tuple(means.tolist()))
+        Summary(case, launch_interval(means), tuple(means.tolist()), launches=len(means), iterations=len(means))
         for case, means in zip(run.plan.cases, side, strict=True)
     ]
 

@@ -39,7 +39,7 @@ MIB = 2**20
 def summary(
     size: int, time_s: float, op: str = "all_reduce", ranks: int = 2, dtype: str = "float32", **more
 ) -> Summary:
-    return Summary(Case(op, "gloo", ranks, dtype, size, **more), 1, 10, intervals.without_interval(time_s))
+    return Summary(Case(op, "gloo", ranks, dtype, size, **more), intervals.without_interval(time_s), launches=1)
 
 
 def times(link: link_model.LinkModel, *sizes: float) -> list[float]:
@@ -414,8 +414,8 @@ def test_predictions_are_compared_with_the_right_measurements():
         (replace(training_fixtures.SCENARIO, shape=shape), profile),
     ):
         tail = advisor.tail_s(ready_times, ends, cost)
-        split = Split(tail + 0.6e-3, 0.5e-3, 1.5e-3, 0, 0.1e-3)
-        result = StrategyResult(training_fixtures.case_of(strategy), 1, split=split)
+        split = Split(tail + 0.6e-3, 0.1e-3, 0.5e-3, 1.5e-3, 0.0, 0.0, 0.0)
+        result = StrategyResult(training_fixtures.case_of(strategy), rounds=1, split=split)
         measured = replace(training_fixtures.comparison(), scenario=scenario, results=(result,))
         (first, *rest) = runs.verified(plans, profile, cost, measured)
         assert first == Verified("best cap", pytest.approx(tail), pytest.approx(tail + 0.5e-3)) and first.holds

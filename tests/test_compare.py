@@ -35,7 +35,9 @@ ELSEWHERE = Path("elsewhere")
 def summary(case: Case, means, within: float = 0.02) -> Summary:
     means = np.array(means, dtype=float)
     single = Interval(means[0], means[0] * (1 - within), means[0] * (1 + within), "within-run")
-    return Summary(case, len(means), 100, single if len(means) == 1 else launch_interval(means), tuple(means))
+    return Summary(
+        case, single if len(means) == 1 else launch_interval(means), tuple(means), launches=len(means), iterations=100
+    )
 
 
 def runs(**more):
@@ -297,7 +299,7 @@ def test_the_gravest_case_gives_the_verdict():
 
 def test_cases_without_a_partner_are_listed():
     old, new = ([summary(case, [1, 1.01]) for case in cases] for cases in (CASES[:3], CASES[1:4]))
-    dead = Summary(CASES[1], 0, 0, None, failures=(Failure("hang", 0, "nothing"),))
+    dead = Summary(CASES[1], failures=(Failure("hang", 0, "nothing"),))
     skipped = dataclasses.replace(CASES[2], size_bytes=1)
     missing = notice(SkipNotice.NO_TORCH)
     before, after = invented_run([]), invented_run([], skips=[Skip(skipped, missing)])

@@ -14,7 +14,9 @@ KIB = 1024
 
 def timed(op: str, size: int, seconds: float, spread: float = 0.02, world_size: int = 4, **case) -> Summary:
     interval = Interval(seconds, seconds * (1 - spread), seconds * (1 + spread), "over launches")
-    return Summary(Case(op, "gloo", world_size, "float32", size, **case), 5, 100, interval, (seconds,) * 5)
+    return Summary(
+        Case(op, "gloo", world_size, "float32", size, **case), interval, (seconds,) * 5, launches=5, iterations=100
+    )
 
 
 def texts(summaries, **options) -> list[str]:
@@ -90,7 +92,7 @@ def test_a_series_is_named_once_per_rule_with_its_worst_size():
 
 def test_one_launch_is_not_enough():
     alone = [
-        Summary(s.case, 1, 100, Interval(s.time_s.value, s.time_s.low, s.time_s.high, "within-run"))
+        Summary(s.case, Interval(s.time_s.value, s.time_s.low, s.time_s.high, "within-run"), launches=1, iterations=100)
         for s in (timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3))
     ]
     assert texts(alone) == []
@@ -104,10 +106,12 @@ def test_series_that_only_scatter_are_rarely_blamed():
         for size in [64 * 2**k for k in range(16)]:
             medians = (5e-5 + size / 1e9) * np.exp(rng.normal(0, 0.05, 5))
             case = Case("all_reduce", "gloo", 4, "float32", size)
-            summaries.append(Summary(case, 5, 100, intervals.launch_interval(medians), tuple(medians.tolist())))
+            summaries.append(
+                Summary(case, intervals.launch_interval(medians), tuple(medians.tolist()), launches=5, iterations=100)
+            )
         blamed += bool(consistency.findings(summaries))
         slow = summaries[8]
         tripled = Interval(slow.time_s.value * 3, slow.time_s.low * 3, slow.time_s.high * 3, slow.time_s.kind)
-        summaries[8] = Summary(slow.case, 5, 100, tripled)
+        summaries[8] = Summary(slow.case, tripled, launches=5, iterations=100)
         assert consistency.findings(summaries)
     assert blamed <= 2

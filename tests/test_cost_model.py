@@ -37,7 +37,13 @@ def summary(size: int, medians, op: str = "all_reduce", world_size: int = 4, **c
     m = np.asarray(medians, dtype=float)
     alone = Interval(float(m[0]), float(m[0]) * 0.95, float(m[0]) * 1.05, "within-run")
     time_s = intervals.launch_interval(m) if len(m) > 1 else alone
-    return Summary(Case(op, "gloo", world_size, "float32", size, **case), len(m), 100, time_s, tuple(m.tolist()))
+    return Summary(
+        Case(op, "gloo", world_size, "float32", size, **case),
+        time_s,
+        tuple(m.tolist()),
+        launches=len(m),
+        iterations=100,
+    )
 
 
 def series(curve: Callable[[float], float], noise: float = 0.0, seed: int = 0, launches: int = 5, sizes=SIZES):
@@ -132,7 +138,7 @@ def test_one_segment_is_rarely_taken_for_more():
 
 
 def test_fewer_sizes_than_four_or_no_numbers_give_no_fit():
-    failed = [Summary(s.case, 0, 0, None) for s in series(one_segment)[3:]]
+    failed = [Summary(s.case) for s in series(one_segment)[3:]]
     assert cost_model.fits(series(one_segment, sizes=SIZES[:3])) == []
     assert cost_model.fits(series(one_segment, sizes=SIZES[:3]) + failed) == []
     assert len(cost_model.fits(series(one_segment, sizes=SIZES[:4]))) == 1
@@ -166,7 +172,7 @@ def test_bounds_come_from_the_user_and_from_the_best_pair():
         summary(1000, [1e-5], "pairwise"),
         summary(10**6, [1e-3], "pairwise"),
         summary(10**7, [2e-2], "pairwise"),
-        Summary(Case("pairwise", "gloo", 4, "float32", 10**8), 0, 0, None),
+        Summary(Case("pairwise", "gloo", 4, "float32", 10**8)),
         summary(1000, [1e-5], world_size=2),
     ]
     ring = Bound("gloo", 4, "ring of measured pairs", pytest.approx(1e9))

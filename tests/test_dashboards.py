@@ -108,7 +108,7 @@ def test_each_line_of_jsonl_is_a_case_by_the_schema():
     assert [line["run"] for line in lines] == [run.name]
     for line in lines:
         case = {name: value for name, value in line.items() if name not in {"run", "started"}}
-        assert misfits(case, schema["$defs"]["PublicCase"], schema) == []
+        assert misfits(case, schema["$defs"]["CaseRow"], schema) == []
 
 
 def test_a_report_is_printed_in_both(warm):

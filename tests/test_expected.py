@@ -37,7 +37,7 @@ def summary(low: float, high: float, case: Case = CASE, launches: int = 5) -> Su
     steps = np.linspace(-1, 1, launches) if launches > 1 else np.zeros(1)
     medians = np.exp(spread * steps / max(np.std(steps, ddof=1), 1e-9) if launches > 1 else steps) / middle
     time_s = Interval(1 / middle, 1 / high, 1 / low, "over launches")
-    return Summary(case, launches, 100, time_s, tuple(medians.tolist()))
+    return Summary(case, time_s, tuple(medians.tolist()), launches=launches, iterations=100)
 
 
 def lines(expected, summaries):
@@ -59,7 +59,7 @@ def test_a_case_that_was_not_measured_is_missing():
     pipelined = Case("all_reduce", "gloo", 2, "float32", 10**9, metric="pipelined", depth=8)
     (line,) = lines(table(LINE), [summary(9, 10, other), summary(9, 10, pipelined)])
     assert (line.verdict, line.measured, line.case) == ("MISSING", None, CASE)
-    dead = Summary(CASE, 0, 0, None, failures=(Failure("hang", None, "nobody came"),))
+    dead = Summary(CASE, failures=(Failure("hang", None, "nobody came"),))
     (line,) = lines(table(LINE), [dead])
     assert (line.verdict, line.note.values["why"]) == ("MISSING", "nobody came")
 
@@ -79,7 +79,9 @@ def many(rel: float, seed: int, launches: int = 8):
     expected = table(*(LINE.replace("1GB", str(case.size_bytes)) for case in cases))
     made = [10 * rel * np.exp(0.05 * dice.normal(size=launches)) for _ in cases]
     bounds = [Interval(1 / m.mean(), 1 / m.max(), 1 / m.min(), "over launches") for m in made]
-    rows = [Summary(c, launches, 100, b, tuple((1 / m).tolist())) for c, b, m in zip(cases, bounds, made, strict=True)]
+    rows = [
+        Summary(c, b, tuple((1 / m).tolist()), launches=launches) for c, b, m in zip(cases, bounds, made, strict=True)
+    ]
     return check(expected, rows)
 
 

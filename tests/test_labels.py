@@ -21,7 +21,7 @@ def test_titles_and_labels_name_every_difference():
         assert labels.title(other) != labels.title(CASE)
         if option.name != "depth":
             assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
-        lengths = [len(each.members) for each in tables.tables([Summary(c, 1, 9, None) for c in (CASE, other)])]
+        lengths = [len(each.members) for each in tables.tables([Summary(c) for c in (CASE, other)])]
         assert lengths == ([2] if option.name == "scheduling" else [1, 1])
 
 
@@ -30,7 +30,7 @@ def test_two_schedulings_are_columns_of_one_table():
     assert [*tables.columns(both).values()] == ["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"]
     assert [*tables.columns(both[:2]).values()] == ["2 ranks", "4 ranks"]
     assert tables.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
-    (shown,) = tables.tables([Summary(case, 1, 9, None) for case in both])
+    (shown,) = tables.tables([Summary(case) for case in both])
     assert shown.title == labels.title(CASE)
 
 

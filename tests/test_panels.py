@@ -26,7 +26,7 @@ RUN = invented_run([])
 def summary(case: Case) -> Summary:
     seconds = (1e-4 + case.size_bytes / 1e9) * case.world_size
     time = Interval(seconds, 0.9 * seconds, 1.1 * seconds, "over launches")
-    return Summary(case, 3, 90, time, (seconds,) * 3, busbw=busbw(case, seconds) if case.size_bytes else None)
+    return Summary(case, time, (seconds,) * 3, launches=3, busbw=busbw(case, seconds) if case.size_bytes else None)
 
 
 def analysis(cases) -> Analysis:

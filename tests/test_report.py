@@ -218,7 +218,7 @@ def misfits(value, schema, root, path=""):
 def test_the_json_fits_its_schema(run):
     analysis = analyze(run)
     document = json.loads(machine_format.to_json(View(run, analysis)))
-    schema = machine_format.json_schema()
+    schema = machine_format.run_schema()
     assert misfits(document, schema, schema) == []
     assert document["run"]["name"] == run.name and len(document["cases"]) == len(CASES) + 1
     assert document["cases"][0]["busbw_bytes_per_s"] == analysis.summaries[0].busbw
@@ -254,7 +254,7 @@ def test_the_json_of_comparisons_fits_the_schema_in_docs():
     assert steps["cases"][0]["exposed_before_s"] > 0
     first = {name: value for name, value in verdict["cases"][0].items() if name != "p"}
     broken = {**verdict, "cases": [{**first, "level": "high"}], "verdict": None, "extra": 1}
-    assert len(misfits(broken, schema["$defs"]["PublicComparison"], schema)) == 4
+    assert len(misfits(broken, schema["$defs"]["ComparisonDocument"], schema)) == 4
 
 
 OF_A_PACKAGE = Case(
@@ -432,7 +432,7 @@ def test_many_tables_become_one():
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 ANSWERED = Case("all_reduce", "gloo", 2, "float32", 1024)
-USUAL = Summary(ANSWERED, 8, 400, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"), busbw=1e6)
+USUAL = Summary(ANSWERED, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"), busbw=1e6, launches=8, iterations=400)
 
 
 def answer(*summaries, notices=()):

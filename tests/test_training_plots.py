@@ -164,5 +164,5 @@ def test_calls_that_cannot_be_seen_are_not_shown_as_no_calls(comparison):
 
 def test_plans_with_equal_short_names_have_a_line_each():
     plans = [Strategy("plan", buckets=(2**20, 2**20, size, size, size)) for size in (2**21, 2**22)]
-    first, second = (StrategyResult(invented.case_of(plan), 12) for plan in plans)
+    first, second = (StrategyResult(invented.case_of(plan), rounds=12) for plan in plans)
     assert first.name == second.name and training._series(first) != training._series(second)

@@ -16,14 +16,13 @@ import training_fixtures as invented
 from collbench.analyze.analysis import analyze
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from collbench.model.records import Case, InvariantCheck, Machine
+from collbench.model.results import columns
 from collbench.packages.interop.report import nccl_tests
-from collbench.packages.training.conclusions import AAPair, ScenarioAnalysis, training_of
+from collbench.packages.training.conclusions import AAPair, ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
-from collbench.packages.training.report.machine_format import TrainingCase
 from collbench.packages.training.synchronisation import Strategy, short_name
 from collbench.report import document, listings, machine_format, planned
 from collbench.report.markdown import written
-from collbench.report.public import JSON_ONLY, PublicCase
 from collbench.report.view import View
 from conftest import samples
 from training_fixtures import with_training
@@ -107,11 +106,7 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
         "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
     } < {*frame.columns}  # fmt: skip
-    own = {
-        name
-        for name, field in TrainingCase.model_fields.items()
-        if name not in PublicCase.model_fields and JSON_ONLY not in field.metadata
-    }
+    own = {column.name for column in columns(StrategyResult) if column.fact.in_csv}
     assert own < {*frame.columns} and not {"checks", "call_bytes"} & {*frame.columns} and "splits" not in frame.columns
     flat = frame[frame.label == "flat"].iloc[0]
     result = result_of(training_of(analyze(mixed)).scenarios[0], "flat")
@@ -169,7 +164,7 @@ def test_the_layout_of_nccl_tests_has_no_training_steps(mixed):
 
 
 def test_an_empty_run_has_a_report():
-    empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
+    empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, (), None, (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
     assert "No strategy was timed." in written(document.terminal(View(nothing, empty))[0])

@@ -55,7 +55,7 @@ def test_of_20_cases_over_runs_that_differ_hardly_any_gets_a_step():
             run = invented_run([])
             run.manifest["started"] = f"2026-01-{number + 1:02d}T00:00:00+00:00"
             means = {case: times[case][number] for case in cases}
-            yield run, [Summary(case, 8, 80, launch_interval(m), means_s=tuple(m)) for case, m in means.items()]
+            yield run, [Summary(case, launch_interval(m), means_s=tuple(m), launches=8) for case, m in means.items()]
 
     def stepped(step):
         return [bool(trend_of_case.changed) for trend_of_case in trend.trend([*runs_of_cases(step)])]
@@ -88,7 +88,7 @@ def test_runs_come_oldest_first_and_cases_need_three_of_them():
         run = invented_run([])
         run.manifest["started"] = f"2026-01-{day:02d}T00:00:00+00:00"
         times = np.array([day, day * 1.01])
-        return run, [Summary(case, 2, 20, launch_interval(times), means_s=tuple(times)) for case in cases]
+        return run, [Summary(case, launch_interval(times), means_s=tuple(times), launches=2) for case in cases]
 
     rare = Case("all_reduce", "gloo", 4, "float32", 4096)
     (trend_of_case,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])

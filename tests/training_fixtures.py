@@ -128,17 +128,20 @@ def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
     if strategy.name == REFERENCE:
         general = (InvariantCheck("I4", True, "ranks differ, as must be without synchronisation"),)
         values = {"step": interval(step, 0.1e-3), "step_std": 0.2e-3, "checks": general, "timeline": timeline(strategy)}
-        return StrategyResult(case, 12, **{**values, **more})
+        return StrategyResult(case, rounds=12, **{**values, **more})
     alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.calls)
     tail = line.usable_s - line.backward_s - PACK
     values = {
         "step": interval(step), "step_std": 0.4e-3, "exposed": interval(exposed), "exposed_std": 0.5e-3,
-        "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
+        "share": exposed / step, "share_std": 0.01, "split": Split(
+            tail_s=tail, late_s=0.0, pack_s=PACK, interference_s=0.1e-3, update_s=0.0, gather_s=0.0,
+            residual_s=exposed - tail - PACK - 0.1e-3,
+        ),
         "calls_alone_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
         "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
         "timeline": timeline(strategy),
     }  # fmt: skip
-    return StrategyResult(case, 12, place=place, **{**values, **more})
+    return StrategyResult(case, rounds=12, place=place, **{**values, **more})
 
 
 def predicted(cap):
@@ -174,17 +177,17 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     failed = (InvariantCheck("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
     for strategy, reason, checks in ((bf16, "torch's bf16 hook raises on gloo", ()), (zero, "I12 is violated", failed)):
         case = case_of(strategy, scenario)
-        results.append(StrategyResult(case, 0, refused=reason, checks=checks))
+        results.append(StrategyResult(case, refused=reason, checks=checks))
     aa_pairs = (AAPair(Strategy("ddp"), interval(0.1e-3, 0.5e-3)), AAPair(Strategy("flat"), interval(-0.2e-3, 0.4e-3)))
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
-    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())
+    return ScenarioAnalysis(scenario, tuple(results), compute, aa_pairs, 0.6e-3, 168, 2, advice())
 
 
 def analysis(scenarios=None):
     """Return the conclusions from `run`, made by hand."""
     scenarios = (comparison(),) if scenarios is None else scenarios
     summaries = tuple(
-        Summary(result.case, 2, result.rounds, result.step)
+        Summary(result.case, result.step, launches=2, iterations=result.rounds)
         for scenario in scenarios
         for result in scenario.results
         if result.step is not None

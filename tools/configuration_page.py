@@ -21,14 +21,14 @@ from collbench.packages.gate.config import Expectation, Expectations
 from collbench.packages.replay.config import ReplaySection
 from collbench.packages.training.catalog.strategies import STRATEGIES
 from collbench.packages.training.config import ImportedModel, ShapeSection, StrategySection, TrainingSection
-from collbench.report.machine_format import COMPARISONS, json_schema
+from collbench.report.machine_format import comparison_schema, run_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"
 SCHEMAS = {
     "configs/schema.json": Config.model_json_schema,
-    "docs/report-schema.json": json_schema,
-    "docs/comparison-schema.json": lambda: json_schema(COMPARISONS),
+    "docs/report-schema.json": run_schema,
+    "docs/comparison-schema.json": comparison_schema,
 }
 
 # What stands above this heading of the page is written by hand.

@@ -73,7 +73,7 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
         elif good:
             summaries.append(summarizer(case, good, failures))
         else:
-            summaries.append(Summary(case, 0, 0, None, failures=failures))
+            summaries.append(Summary(case, failures=failures))
     return _widened(summaries)
 
 

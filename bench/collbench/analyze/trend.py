@@ -68,7 +68,7 @@ def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:
     means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
     ratios = [1.0, *(after / before for before, after in pairwise(means))]
     levels = tuple(map(Level, edges[:-1], means, ratios))
-    return Trend(row[0][1].case, tuple(name for name, _ in row), times, levels)
+    return Trend(tuple(name for name, _ in row), times, levels, row[0][1].case)
 
 
 def steps(

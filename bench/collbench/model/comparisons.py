@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from collbench.model.conclusions import Interval
-from collbench.model.notices import Notice, RunNotice, notice
-from collbench.model.records import Case, Ending
+from collbench.model.notices import Notice, NoticeKind, RunNotice, notice
+from collbench.model.records import Case, Ending, EndReason
+from collbench.model.results import derived, fact
+
+# Names of a ratio, of the limits of its interval, and of the interval's kind.
+RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 
 # Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
@@ -37,34 +41,44 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 class Judgement:
     """Whether a time changed."""
 
-    # AFTER / BEFORE, with the interval that the verdict follows from.
-    ratio: Interval
-    # FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md).
-    verdict: ChangeVerdict
     # Reason for the verdict.
     reason: Notice
-    # P-value of no change, corrected for the number of cases, as the rule used it; None if the variance between
-    # launches is unknown.
-    p: float | None = None
-    # Confidence level of the interval, such as 0.975: for SAME, the level of its two one-sided tests; for other
-    # verdicts, a level corrected for the number of cases.
-    level: float | None = None
-    # Launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they are. None if
-    # there is a verdict already, or if no reasonable number would suffice.
-    further_launches: int | None = None
+    # With the interval that the verdict follows from.
+    ratio: Interval = fact("time after over time before", limits=RATIO)
+    verdict: ChangeVerdict = fact("whether the time changed (docs/develop/statistics.md)")
+    # None if the variance between launches is unknown.
+    p: float | None = fact("p-value of no change, corrected for the number of cases, as the rule used it", default=None)
+    level: float | None = fact(
+        "confidence level of the interval, such as 0.975: for SAME, of its two one-sided tests; for other verdicts "
+        "corrected for the number of cases",
+        default=None,
+    )
+    further_launches: int | None = fact(
+        "launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they are; null if "
+        "there is a verdict already, or if no reasonable number would suffice",
+        default=None,
+    )
+
+    @property
+    @derived("kind of the reason for the verdict", name="reason")
+    def reason_kind(self) -> NoticeKind:
+        """Return the kind of the reason."""
+        return self.reason.kind
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedChange:
     """The exposed communication of one case in two runs."""
 
-    before: Interval
-    after: Interval
-    # After − before, with its interval.
-    difference: Interval
-    # False if the difference may be zero: by a test over all cases at once, because it is within the noise of the A/A
-    # pairs of either run, or because there are too few launches to test it.
-    resolved: bool
+    before: Interval = fact("exposed communication on the side before", limits=("exposed_before_s",))
+    after: Interval = fact("on the side after", limits=("exposed_after_s",))
+    difference: Interval = fact(
+        "after less before",
+        limits=("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s"),
+    )
+    # By a test over all cases at once, because it is within the noise of the A/A pairs of either run, or because there
+    # are too few launches to test it.
+    resolved: bool = fact("false if the difference may be 0", name="exposed_resolved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +89,14 @@ class Change:
     case: Case
     # The case on the side after.
     other: Case
-    before: Interval
-    after: Interval
-    judgement: Judgement
-    # AFTER / BEFORE of each pair of launches, if the sides took turns.
-    ratios: tuple[float, ...] = ()
-    # Change of the exposed communication, for cases that also compute.
-    exposed: ExposedChange | None = None
+    before: Interval = fact("time before", limits=("before_s",))
+    after: Interval = fact("time after", limits=("after_s",))
+    judgement: Judgement = fact(flat=True)
+    # For cases that also compute.
+    exposed: ExposedChange | None = fact(flat=True, default=None)
+    ratios: tuple[float, ...] = fact(
+        "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
+    )
 
     @property
     def ratio(self) -> Interval:
@@ -117,34 +132,56 @@ class Unpaired:
     case: Case
     # The same case on the other side.
     other: Case
-    why: Absence
+    why: Absence = fact("kind of the reason why one side has no time")
     # Detail of a skip or failure.
     detail: str | Notice = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact in which the environments of two sides differ."""
+
+    fact: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The judgement of all cases together, by an index over them."""
+
+    judgement: Judgement = fact(flat=True)
+    ratios: tuple[float, ...] = fact("index after over before of each pair", name="pair_ratios")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio with its interval, under the names of ratios."""
+
+    ratio: Interval = fact("the ratio", limits=RATIO)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A comparison of two sides: changes of common cases, differences of the environments, cases of one side only."""
 
-    before: str
-    after: str
-    # The gravest of the verdicts on the cases and on the whole.
-    verdict: ChangeVerdict
-    min_change: float
-    changes: tuple[Change, ...]
-    # Names of the runs of each side.
-    runs_before: tuple[str, ...] = ()
-    runs_after: tuple[str, ...] = ()
+    before: str = fact("name of the side")
+    after: str = fact("name of the side")
+    verdict: ChangeVerdict = fact("the gravest of the verdicts on the cases and on the whole")
+    min_change: float = fact("smallest relative change that matters")
+    changes: tuple[Change, ...] = fact("the common cases", name="cases")
+    runs_before: tuple[str, ...] = fact("names of the runs of the side", default=())
+    runs_after: tuple[str, ...] = fact("names of the runs of the side", default=())
     differences: tuple[tuple[str, str, str], ...] = ()
-    only_before: tuple[Unpaired, ...] = ()
-    only_after: tuple[Unpaired, ...] = ()
+    only_before: tuple[Unpaired, ...] = fact("cases that have a time on this side only", default=())
+    only_after: tuple[Unpaired, ...] = fact("cases that have a time on this side only", default=())
     # The cases among `only_before` that the second side was to measure.
     lost: tuple[Unpaired, ...] = ()
-    # Cases that failed on the second side only, in some launch.
-    broken: tuple[Unpaired, ...] = ()
+    broken: tuple[Unpaired, ...] = fact("cases that failed on the second side only, in some launch", default=())
     notices: tuple[Notice, ...] = ()
-    # Field in which the sides differ on purpose, such as "backend"; None if both sides have the same cases.
-    across: str | None = None
+    across: str | None = fact(
+        "field in which the sides differ on purpose, such as backend; null if both have the same cases", default=None
+    )
     # Values of that field on both sides, if the sides are of one run.
     values: tuple[str, str] | None = None
     # Judgement of all cases together, by an index over them; None with a single case or too few launches.
@@ -153,11 +190,9 @@ class Comparison:
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     # True if a comparison without a decision has an exit code of its own.
     undecided_exits: bool = True
-    # The fields from here to `alternate` are for sides that took turns. Number of pairs of launches that the verdict
-    # rests on.
-    pairs: int = 0
-    # Number of pairs measured after the verdict.
-    fresh_pairs: int = 0
+    # The fields from here to `alternate` are for sides that took turns.
+    pairs: int = fact("pairs of launches that the verdict rests on", default=0)
+    fresh_pairs: int = fact("pairs measured after the verdict", default=0)
     # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
     fresh: Interval | None = None
     # Index AFTER / BEFORE of each pair.
@@ -165,8 +200,7 @@ class Comparison:
     # Reason why measuring ended, within `budget_s`.
     ended: Ending | None = None
     budget_s: float | None = None
-    # Rule by which the verdict was reached.
-    rule: Notice | None = None
+    rule: Notice | None = fact("rule by which the verdict was reached", default=None)
     # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B
     # took turns block by block.
     alternate: Notice | None = None
@@ -176,6 +210,36 @@ class Comparison:
     assumes_steady: bool = False
     # Notices to show next to the verdict.
     remarks: tuple[Notice, ...] = ()
+
+    @property
+    @derived("the judgement of all cases together; null with one case or too few launches", name="whole")
+    def judged(self) -> Whole | None:
+        """Return the judgement of the whole with the index of each pair."""
+        return None if self.whole is None else Whole(self.whole, self.ratios)
+
+    @property
+    @derived("index over the fresh pairs", name="fresh")
+    def fresh_ratio(self) -> Ratio | None:
+        """Return the index over the fresh pairs."""
+        return None if self.fresh is None else Ratio(self.fresh)
+
+    @property
+    @derived("facts in which the environments differ", name="differences")
+    def differing(self) -> tuple[Difference, ...]:
+        """Return the differences, by name."""
+        return tuple(Difference(*values) for values in self.differences)
+
+    @property
+    @derived("why measuring ended", name="ended")
+    def end_reason(self) -> EndReason | None:
+        """Return why measuring ended, if the sides took turns."""
+        return None if self.ended is None else self.ended.reason
+
+    @property
+    @derived("what a reader must know in addition", name="notices")
+    def all_notices(self) -> tuple[Notice, ...]:
+        """Return the notices, those next to the verdict first."""
+        return (*self.remarks, *self.notices)
 
     @property
     def failed(self) -> bool:
@@ -202,19 +266,50 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A change of level."""
+
+    run: str = fact("first run of the new level")
+    ratio: float = fact("to the level before")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The time of a case in one run."""
+
+    run: str = fact("name of the run")
+    time_s: Interval = fact("time of the case", limits=("time_s", "time_low_s", "time_high_s", "interval"))
+    step: bool = fact("whether a new level begins with it")
+
+
+@dataclass(frozen=True, slots=True)
 class Trend:
     """One case over many runs, oldest first, and its levels."""
 
-    case: Case
     runs: tuple[str, ...]
     times_s: tuple[Interval, ...]
     # One level if nothing has changed.
     levels: tuple[Level, ...]
+    case: Case = fact("of the first run", name="key")
 
     @property
     def changed(self) -> tuple[Level, ...]:
         """Return all levels except the first."""
         return self.levels[1:]
+
+    @property
+    @derived("changes of level")
+    def steps(self) -> tuple[Step, ...]:
+        """Return the changes of level, by name of the run."""
+        return tuple(Step(self.runs[level.first], level.ratio) for level in self.changed)
+
+    @property
+    @derived("times, oldest run first", name="times")
+    def points(self) -> tuple[Point, ...]:
+        """Return the time in each run."""
+        begins = {level.first for level in self.changed}
+        times = zip(self.runs, self.times_s, strict=True)
+        return tuple(Point(run, time_s, place in begins) for place, (run, time_s) in enumerate(times))
 
 
 # ── sessions of one run ─────────────────────────────────────────────────────────────────────────

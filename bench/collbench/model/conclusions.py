@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from collbench.model.notices import Notice
 from collbench.model.records import Case, Failure
+from collbench.model.results import Unit, derived, fact
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +45,10 @@ class Interval:
     `low` and `high` equal the value if there is no interval (`IntervalKind.NONE`). They must then not be shown.
     """
 
-    value: float
-    low: float
-    high: float
-    kind: IntervalKind
+    value: float = fact()
+    low: float = fact()
+    high: float = fact()
+    kind: IntervalKind = fact("units of the interval; none: low and high are the value and mean nothing")
 
     @property
     def known(self) -> bool:
@@ -63,12 +64,10 @@ class Interval:
 class Stall:
     """A second, slower mode in the times of one case."""
 
-    # Share of the iterations that are in the slower mode.
     share: float
-    # Mean of each mode (`fast_s` and `slow_s`). Within a launch, the means weighted by the shares add up to the mean of
-    # all iterations.
-    fast_s: float
-    slow_s: float
+    # Within a launch, the means of both modes, weighted by the shares, add up to the mean of all iterations.
+    fast_s: float = fact("mean of the iterations that are not in it; null if there is none", name="fast_mode_s")
+    slow_s: float = fact("mean of those that are", name="slow_mode_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,59 +75,92 @@ class Summary:
     """One case over all its launches. Times are the maximum over ranks of each iteration, for one call."""
 
     case: Case
-    launches: int
-    iterations: int
-    # Geometric mean of `means_s` with its interval: the time of the case wherever a time is quoted. None if no launch
-    # succeeded; `failures` then has the reason.
-    time_s: Interval | None
+    # The time of the case wherever a time is quoted. None if no launch succeeded; `failures` then has the reason.
+    time_s: Interval | None = fact(
+        "of one call on the slowest rank: mean of the iterations, geometric mean over the launches",
+        limits=("time_s", "time_low_s", "time_high_s", "interval"),
+        default=None,
+    )
     # Mean of the iterations of each launch.
     means_s: tuple[float, ...] = ()
-    # Standard deviation of the logarithms of `means_s`; None with one launch.
-    scatter: float | None = None
-    algbw: float | None = None
-    busbw: float | None = None
-    # Percentiles (`p10_s` to `p99_s`) of the iterations of each launch, as geometric means over the launches; None if a
-    # launch has too few iterations for the percentile.
-    p10_s: float | None = None
-    p50_s: float | None = None
-    p90_s: float | None = None
-    p99_s: float | None = None
-    host_time_s: float | None = None
-    # Like `time_s`, with the minimum over ranks.
-    fastest_rank_s: float | None = None
-    # Mean of last start minus first start; None if starts on different ranks cannot be compared on one clock.
-    skew_s: float | None = None
-    # Mean of last end minus last start: the time after all ranks had arrived. None in the same case as `skew_s`.
-    pure_s: float | None = None
-    # Iterations beyond Tukey's fences, 1.5 (`outliers`) and 3 (`far_outliers`) interquartile ranges above the upper
-    # quartile. They are counted, and kept.
-    outliers: int = 0
-    far_outliers: int = 0
+    algbw: float | None = fact(
+        "algorithm bandwidth: size over time", "algbw GB/s", Unit.RATE, json="algbw_bytes_per_s", default=None
+    )
+    busbw: float | None = fact(
+        "bus bandwidth: algorithm bandwidth times the factor of the operation",
+        "busbw GB/s",
+        Unit.RATE,
+        json="busbw_bytes_per_s",
+        default=None,
+    )
+    # Percentiles are geometric means over the launches.
+    p10_s: float | None = fact(
+        "10 % of the iterations are faster; null if there are too few to say", "p10", Unit.SECONDS, default=None
+    )
+    p50_s: float | None = fact("50 %: the median", "p50", Unit.SECONDS, default=None)
+    p90_s: float | None = fact("90 %", "p90", Unit.SECONDS, default=None)
+    p99_s: float | None = fact("99 %", "p99", Unit.SECONDS, default=None)
+    host_time_s: float | None = fact(
+        "GPUs: time by the host's clock, from an idle device to an idle device",
+        "host time",
+        Unit.SECONDS,
+        default=None,
+    )
+    fastest_rank_s: float | None = fact("as time_s, of the fastest rank", "slowest / fastest rank", default=None)
+    # None if starts on different ranks cannot be compared on one clock; then `pure_s` is None, too.
+    skew_s: float | None = fact("mean of last minus first arrival", "skew", Unit.SECONDS, default=None)
+    pure_s: float | None = fact("mean of last end minus last arrival", "pure", Unit.SECONDS, default=None)
+    floor_s: float | None = fact("time of the call in a group of one rank", "floor", Unit.SECONDS, default=None)
+    timer_s: float | None = fact("cost of reading the clock", default=None)
+    scatter: float | None = fact(
+        "standard deviation of the logarithms of the launches' means", json="scatter_log_sd", default=None
+    )
+    asked: float | None = fact(
+        "relative half-width that the configuration asks for within a launch; null if none",
+        json="precision_asked",
+        default=None,
+    )
+    reached: float | None = fact(
+        "the mean of those that were reached within launches; null without enough blocks",
+        json="precision_reached",
+        default=None,
+    )
+    foreign_cpu: float | None = fact(
+        "share of the busy CPU time that other processes used", json="foreign_cpu_share", default=None
+    )
+    launches: int = fact("launches that gave a number", "launches", default=0)
+    iterations: int = fact("timed iterations of all launches", "iterations", default=0)
+    # Iterations beyond Tukey's fences are counted, and kept.
+    outliers: int = fact(
+        "iterations more than 1.5 interquartile ranges above the upper quartile", "outliers", default=0
+    )
+    far_outliers: int = fact("more than 3", default=0)
     # Disturbances seen while the case ran.
     outlier_causes: tuple[Notice, ...] = ()
-    # The second mode, if there is one.
-    stall: Stall | None = None
-    # False if the times changed again late in a launch.
-    steady: bool = True
-    # Cost of reading the clock.
-    timer_s: float | None = None
-    # Time of the same call in a group of one rank.
-    floor_s: float | None = None
-    # Relative half-width that was asked for.
-    asked: float | None = None
-    # Mean of the relative half-widths within the launches.
-    reached: float | None = None
+    steady: bool = fact("false if the times changed near an end of a launch", default=True)
     stopped_by: tuple[str, ...] = ()
-    foreign_cpu: float | None = None
-    failures: tuple[Failure, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    # Choice of NCCL for the case, in words; empty if NCCL was not asked.
-    chosen: str = ""
-    # How the times were obtained, if another tool measured them. A launch is then one number, and every field that
-    # needs single iterations or ranks is missing.
-    imported: str = ""
-    # True if the case was measured on virtual GPUs, whose times follow a rule.
-    virtual: bool = False
+
+    @property
+    @derived("why the case ended", "stopped by", name="stopped_by")
+    def why_stopped(self) -> str:
+        """Return the reasons why the case ended."""
+        return " and ".join(self.stopped_by)
+
+    @property
+    @derived("share of the iterations in a second, slower mode; 0 if there is none")
+    def slow_share(self) -> float:
+        """Return the share of iterations in the slower mode."""
+        return self.stall.share if self.stall else 0.0
+
+    stall: Stall | None = fact(flat=True, default=None)
+    chosen: str = fact("NCCL's choice; empty if it was not recorded", "NCCL chose", default="")
+    # A launch of another tool is one number, and every field that needs single iterations or ranks is missing.
+    imported: str = fact("how another tool computed the time; empty for our own", default="")
+    virtual: bool = fact(
+        "true of times on virtual GPUs, which follow a rule and were not measured on hardware", default=False
+    )
+    failures: tuple[Failure, ...] = fact("failures, one sentence each", default=())
+    notices: tuple[Notice, ...] = fact("reasons to doubt the numbers of this case", default=())
 
     @property
     def only_clock(self) -> bool:
@@ -198,23 +230,16 @@ class FindingKind(StrEnum):
 class Finding:
     """A rank, node, link or size that stands out."""
 
-    kind: FindingKind
-    # Name of the rank, node, link or size, such as "rank 2", "node h5" or "link 0–3".
-    subject: str
-    notice: Notice
-    cases: tuple[Case, ...] = ()
-    # The rank, if the subject is one rank.
-    rank: int | None = None
-    # All ranks that the finding is about.
-    ranks: tuple[int, ...] = ()
-    link: tuple[int, int] | None = None
-    # Time that the subject adds to an operation.
-    cost_s: float | None = None
-    # Share of the iterations in which the subject came last (late), or relative excess of its time (slow,
-    # inconsistent).
-    share: float | None = None
-    # P-value after correction for multiple tests.
-    p: float | None = None
+    kind: FindingKind = fact("finding")
+    subject: str = fact("who it is, such as rank 2, node h5 or link 0–3")
+    notice: Notice = fact("the finding, with its evidence")
+    cases: tuple[Case, ...] = fact("keys of the cases that show it", default=())
+    rank: int | None = fact("if the subject is one rank", default=None)
+    ranks: tuple[int, ...] = fact("all ranks that it is about", default=())
+    link: tuple[int, int] | None = fact("both ends, if the subject is a link", default=None)
+    cost_s: float | None = fact("time that it adds to an operation", default=None)
+    share: float | None = fact("of iterations in which it came last; or by how much its time is longer", default=None)
+    p: float | None = fact("p-value after correction for several tests", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +255,8 @@ class Matrix:
 class Diagnosis:
     """The late and slow ranks, nodes and links of a run."""
 
-    findings: tuple[Finding, ...]
-    # Questions that could not be answered, with the reason.
-    silent: tuple[Notice, ...] = ()
+    findings: tuple[Finding, ...] = fact()
+    silent: tuple[Notice, ...] = fact("findings that were looked for and not found, or could not be judged", default=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.facts import ImportFacts, Manifest, Session
 from collbench.model.notices import Notice
+from collbench.model.results import fact
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from collections.abc import Callable, Sequence
@@ -390,8 +391,8 @@ CASE_FIELDS = frozenset(item.name for item in fields(Case))
 class Skip:
     """A case that was asked for and will not be measured, with the reason."""
 
-    case: Case
-    reason: Notice
+    case: Case = fact("of the case", name="key")
+    reason: Notice = fact("why it is not measured")
 
 
 @dataclass(frozen=True, slots=True)

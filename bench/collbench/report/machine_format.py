@@ -1,128 +1,102 @@
 """Write runs and comparisons for programs: CSV and JSON.
 
-In: the view of a run, a comparison of runs, trends. Out: text, and the JSON Schemas of runs and comparisons, whose
-fields are in `public`. Computes nothing and reads nothing.
+In: the view of a run, a comparison of runs, trends. Out: text, and the types of the documents, from which the JSON
+Schemas are made. The types of results declare the fields. Computes nothing and reads nothing.
 """
 
 import csv
 import io
 import json
 from collections.abc import Sequence
-from typing import Any, Union, cast
-
-from pydantic import BaseModel, TypeAdapter, create_model
-from pydantic.json_schema import GenerateJsonSchema
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
-from collbench.model.comparisons import (
-    Change,
-    ChangeVerdict,
-    Comparison,
-    Judgement,
-    Trend,
-)
-from collbench.model.conclusions import Diagnosis
-from collbench.model.records import OPTIONS, Json
+from collbench.model.comparisons import ChangeVerdict, Comparison, Trend
+from collbench.model.conclusions import Diagnosis, Finding
+from collbench.model.notices import Notice
+from collbench.model.records import OPTIONS, Json, Skip
+from collbench.model.results import columns, fact
 from collbench.model.visible import visible
-from collbench.report import openmetrics, wording
-from collbench.report.comparison import LISTS
-from collbench.report.labels import label, on_both_sides
-from collbench.report.parts import package_columns
-from collbench.report.public import (
-    JSON_ONLY,
-    PublicCase,
-    PublicComparison,
-    PublicDiagnosis,
-    PublicNotice,
-    PublicRun,
-    PublicSkip,
-    PublicTrends,
-    RunFacts,
-    case_values,
-    interval_columns,
-    public_finding,
-    public_notice,
-)
+from collbench.report import notices, openmetrics
+from collbench.report.labels import on_both_sides
+from collbench.report.parts import package_results
+from collbench.report.rows import CaseRow, case_columns, cells, json_schema, model, row
 from collbench.report.view import View
 
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
-# What `comparison_json` and `trend_json` return.
-COMPARISONS = PublicComparison | PublicTrends
-# Columns of a ratio, of its interval, and of the kind of the interval.
-RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run is. All but its name are left out where they are not known."""
+
+    name: str = fact()
+    started: str | None = fact("UTC", optional=True)
+    finished: str | None = fact("UTC", optional=True)
+    status: str | None = fact(optional=True)
+    argv: list[str] | None = fact("the command line", optional=True)
+    overrides: list[str] | None = fact("changes by --set", optional=True)
+    collbench: str | None = fact("version that measured", optional=True)
+    imported: dict[str, Any] | None = fact("of which files of which tool", optional=True)
+
+
+@dataclass(frozen=True)
+class RunDocument:
+    """A run of CollBench (report --format json)."""
+
+    # Increased when a field is renamed, removed or changes its meaning; fields may be added without another number.
+    schema: Literal[6] = fact()
+    run: RunFacts = fact()
+    environment: list[dict[str, Any]] = fact("one entry a session: the machine before and after it")
+    cases: list[CaseRow] = fact()
+    skipped: list[Skip] = fact()
+    findings: list[Finding] = fact()
+    notices: tuple[Notice, ...] = fact("the gravest first")
+
+
 def to_json(view: View) -> str:
     """Return the run with all its cases as JSON, with null if there is no number."""
     run, analysis = view.run, view.analysis
-    entries: Json = {}
-    for columns in package_columns():
-        entries |= dict(columns.document(analysis))
-    environment = [
+    known: Any = {column.name: run.manifest.get(column.name) for column in columns(RunFacts)}
+    environment: Any = [
         {name: value for name, value in session.items() if name != "launches"} for session in run.environment
     ]
-    facts: Json = {name: value for name, value in run.manifest.items() if name in RunFacts.model_fields}
-    return _json(
-        run_model()(
-            schema_number=6,
-            run=RunFacts(**facts | {"name": run.name}),
-            environment=environment,
-            cases=public_cases(view),
-            skipped=[PublicSkip(key=skip.case.key, reason=public_notice(skip.reason)) for skip in run.plan.skips],
-            findings=[*map(public_finding, (*analysis.diagnosis.findings, *analysis.inconsistencies))],
-            notices=tuple(map(public_notice, analysis.notices)),
-            **entries,
-        )
+    document = RunDocument(
+        schema=6,
+        run=RunFacts(**known | {"name": run.name}),
+        environment=environment,
+        cases=case_rows(view),
+        skipped=[*run.plan.skips],
+        findings=[*analysis.diagnosis.findings, *analysis.inconsistencies],
+        notices=analysis.notices,
     )
+    added = (row(package.of_run(analysis)) for package in package_results())
+    return json_text({**row(document), **{name: value for entries in added for name, value in entries.items()}})
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
     """Return as JSON the findings of a diagnosis, and the notices on properties that it could not determine."""
-    findings = [*map(public_finding, diagnosis.findings)]
-    return _json(PublicDiagnosis(findings=findings, silent=tuple(map(public_notice, diagnosis.silent))))
+    return json_text(row(diagnosis))
 
 
-def _json(document: BaseModel) -> str:
-    data = document.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+def run_schema() -> Json:
+    """Return the JSON Schema of `to_json`."""
+    added = (column for package in package_results() for column in columns(package.run))
+    return json_schema(model(RunDocument, tuple(added)))
 
 
-class _Untitled(GenerateJsonSchema):
-    """A schema without titles of fields, which would only repeat their names."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
+def json_text(document: Json) -> str:
+    """Return a document as JSON."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def run_model() -> type[PublicRun]:
-    """Make the model of a run, with the fields that packages add."""
-    columns = package_columns()
-    models: Any = (*(column.case for column in columns), PublicCase)
-    bases: Any = (*(column.entries for column in columns), PublicRun)
-    model = create_model("PublicRun", __base__=bases, __doc__=PublicRun.__doc__, cases=(list[Union[models]], ...))  # noqa: UP007
-    return cast(type[PublicRun], model)
-
-
-def json_schema(model: Any = None) -> Json:
-    """Return the JSON Schema of `to_json`, or of COMPARISONS."""
-    made = TypeAdapter(model or run_model()).json_schema(mode="serialization", schema_generator=_Untitled)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
-
-
-def public_cases(view: View) -> list[PublicCase]:
-    """Return the cases, with the fields that their packages add."""
-    added = {
-        case: (columns.case, own)
-        for columns in package_columns()
-        for case, own in columns.values(view.run, view.analysis).items()
-    }
-    cases = []
-    for summary in view.analysis.summaries:
-        model, own = added.get(summary.case, (PublicCase, {}))
-        cases.append(model(**case_values(summary), **own))
-    return cases
+def case_rows(view: View) -> list[CaseRow]:
+    """Return the cases, with the records that their packages add."""
+    own = {case: record for package in package_results() for case, record in package.cases(view.analysis).items()}
+    return [CaseRow(summary, own.get(summary.case)) for summary in view.analysis.summaries]
 
 
 def to_csv(view: View) -> str:
@@ -131,30 +105,29 @@ def to_csv(view: View) -> str:
     Options that no operation of the run has are not columns, nor are fields of packages that measured nothing. Without
     a result, there is one line with all columns that a run can have.
     """
-    operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
+    cases = case_rows(view)
+    operations = [OPERATIONS[name] for name in {entry.summary.case.op for entry in cases}]
     used = {option.name for operation in operations for option in operation.own_options}
     used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
     left_out = {option.name for option in ALL_OPTIONS} - used if operations else set[str]()
-    cases = public_cases(view)
-    models = [type(case) for case in cases] or [PublicCase, *(columns.case for columns in package_columns())]
-    fields = {name: field for model in models for name, field in model.model_fields.items()}
-    left_out |= {name for name, field in fields.items() if JSON_ONLY in field.metadata}
+    kinds = {type(entry.own) for entry in cases if entry.own is not None}
+    added = [package.case for package in package_results() if not cases or package.case in kinds]
     at_end = ("failures", "notices", "warnings")
-    names = [name for name in fields if name not in {*left_out, *at_end}]
+    every = [*case_columns(), *(column for kind in added for column in columns(kind))]
+    names = [column.name for column in every if column.fact.in_csv and column.name not in {*left_out, *at_end}]
     rows: list[Json] = []
-    for case in cases:
-        row = {name: getattr(case, name, None) for name in names}
-        noticed: Sequence[PublicNotice] = case.notices
+    for entry in cases:
+        summary, values = entry.summary, cells(entry)
         texts = {
-            "failures": "; ".join(case.failures),
-            "notices": " ".join(notice.kind for notice in noticed),
-            "warnings": "; ".join(notice.text for notice in noticed),
+            "failures": "; ".join(failure.text for failure in summary.failures),
+            "notices": " ".join(notice.kind for notice in summary.notices),
+            "warnings": "; ".join(map(notices.meaning, summary.notices)),
         }
-        rows.append(row | texts)
+        rows.append({name: values.get(name) for name in names} | texts)
     for name in names:
         if all(_whole_or_none(row[name]) for row in rows):
-            for row in rows:
-                row[name] = None if row[name] is None else int(row[name])
+            for row_ in rows:
+                row_[name] = None if row_[name] is None else int(row_[name])
     return csv_text(rows, [*names, *at_end])
 
 
@@ -164,33 +137,32 @@ def _whole_or_none(value: object) -> bool:
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class ComparisonDocument:
+    """A comparison of two sides (compare --format json)."""
+
+    schema: Literal[1] = fact()
+    comparison: Comparison = fact(flat=True)
+
+
+@dataclass(frozen=True)
+class TrendDocument:
+    """Times of cases over many runs (compare --format json with several runs)."""
+
+    schema: Literal[1] = fact()
+    runs: Sequence[str] = fact("oldest first")
+    cases: Sequence[Trend] = fact()
+
+
 def comparison_csv(result: Comparison) -> str:
     """Return one row per case, with the ratios of its pairs of launches in one field."""
-    rows = [_change_row(change) for change in result.changes]
-    return csv_text([{**row, "pair_ratios": " ".join(map(repr, row["pair_ratios"]))} for row in rows])
+    rows = [cells(change) for change in result.changes]
+    return csv_text([{**cells, "pair_ratios": " ".join(map(repr, cells["pair_ratios"]))} for cells in rows])
 
 
 def comparison_json(result: Comparison) -> str:
     """Return a whole comparison as JSON: verdict, cases, other differences, cases on one side only, warnings."""
-    names = [*PublicComparison.model_fields]
-    values = {name: getattr(result, name) for name in names if hasattr(result, name)} | {
-        "schema_number": 1,
-        "whole": {**judgement_columns(result.whole), "pair_ratios": result.ratios} if result.whole else None,
-        "fresh": interval_columns(result.fresh, *RATIO) if result.fresh else None,
-        "cases": [_change_row(change) for change in result.changes],
-        "differences": [{"fact": fact, "before": old, "after": new} for fact, old, new in result.differences],
-        **{
-            name: [
-                {"key": case.case.key, "name": label(case.case), "why": case.why, "reason": wording.absence(case)}
-                for case in getattr(result, name)
-            ]
-            for name in LISTS
-        },
-        "ended": result.ended.reason if result.ended else None,
-        "rule": public_notice(result.rule) if result.rule else None,
-        "notices": [public_notice(notice) for notice in (*result.remarks, *result.notices)],
-    }
-    return _json(PublicComparison(**values))
+    return json_text(row(ComparisonDocument(1, result)))
 
 
 # Numbers of verdicts in metrics: 0 is good, 1 is bad.
@@ -217,63 +189,19 @@ def comparison_openmetrics(result: Comparison) -> str:
     return "\n".join([*lines, openmetrics.END])
 
 
-def _change_row(change: Change) -> Json:
-    """Return the fields of one case, with its key before. Exposed communication is None unless the case computes."""
-    exposed = change.exposed
-    limits = ("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s")
-    return {
-        "key": change.case.key,
-        "name": on_both_sides(change),
-        "verdict": change.verdict,
-        "before_s": change.before.value,
-        "after_s": change.after.value,
-        **judgement_columns(change.judgement),
-        "exposed_before_s": exposed.before.value if exposed else None,
-        "exposed_after_s": exposed.after.value if exposed else None,
-        **interval_columns(exposed.difference if exposed else None, *limits),
-        "exposed_resolved": exposed.resolved if exposed else None,
-        "pair_ratios": change.ratios,
-    }
+def comparison_schema() -> Json:
+    """Return the JSON Schema of `comparison_json` and `trend_json`."""
+    return json_schema(model(ComparisonDocument), model(TrendDocument))
 
 
 def trend_csv(trends: Sequence[Trend]) -> str:
     """Return one row per case and run."""
-    return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
+    return csv_text([{"key": trend.case.key, **cells(point)} for trend in trends for point in trend.points])
 
 
 def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
     """Return as JSON the runs, oldest first, and the cases with their times and steps."""
-    return _json(PublicTrends(schema_number=1, runs=runs, cases=_trend_rows(trends)))
-
-
-def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
-    return [
-        {
-            "key": trend.case.key,
-            "steps": [{"run": trend.runs[level.first], "ratio": level.ratio} for level in trend.changed],
-            "times": [
-                {
-                    "run": run,
-                    **interval_columns(time, "time_s", "time_low_s", "time_high_s", "interval"),
-                    "step": position in {level.first for level in trend.changed},
-                }
-                for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
-            ],
-        }
-        for trend in trends
-    ]
-
-
-def judgement_columns(judged: Judgement) -> Json:
-    """Return the fields of a judgement; the limits of the ratio are None if the interval is unknown."""
-    return {
-        "verdict": judged.verdict,
-        **interval_columns(judged.ratio, *RATIO),
-        "level": judged.level,
-        "p": judged.p,
-        "reason": judged.reason.kind,
-        "further_launches": judged.further_launches,
-    }
+    return json_text(row(TrendDocument(1, runs, trends)))
 
 
 def csv_text(rows: Sequence[Json], names: Sequence[str] = ()) -> str:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from collbench.catalog.registry import PACKAGES
 from collbench.model.conclusions import Analysis
-from collbench.model.records import Case, Json, Machine, Plan, Run
+from collbench.model.records import Case, Machine, Plan, Run
 from collbench.report.blocks import Block, Blocks
-from collbench.report.public import PublicCase, PublicModel
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,15 @@ class PlannedText:
 
 
 @dataclass(frozen=True)
-class CaseColumns:
-    """The fields that a package adds to CSV and JSON."""
+class PackageResults:
+    """The results that a package adds to CSV and JSON; their types declare the fields."""
 
-    # The model of its cases, and the values of the fields that the model adds to `PublicCase`.
-    case: type[PublicCase]
-    values: Callable[[Run, Analysis], dict[Case, Json]]
-    # The model of further entries of a run's JSON, and their values.
-    entries: type[PublicModel]
-    document: Callable[[Analysis], PublicModel]
+    # Type of its record of a case, and the records.
+    case: type
+    cases: Callable[[Analysis], Mapping[Case, object]]
+    # Type of a record of the run, whose fields are further entries of the JSON document, and this record.
+    run: type
+    of_run: Callable[[Analysis], object]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class ReportPart:
     planned: Callable[[Plan, Machine], PlannedText] = lambda plan, machine: PlannedText()
     # Finds the best result in the rows of a summary; None if the rows have no result of this package.
     best: Callable[[Sequence[Mapping[str, str]]], str | None] = lambda rows: None
-    columns: CaseColumns | None = None
+    results: PackageResults | None = None
 
 
 def parts() -> list[ReportPart]:
@@ -76,6 +75,6 @@ def parts() -> list[ReportPart]:
     return [package.report.value for package in PACKAGES if package.report is not None]
 
 
-def package_columns() -> list[CaseColumns]:
-    """Return the fields that packages add to CSV and JSON."""
-    return [part.columns for part in parts() if part.columns is not None]
+def package_results() -> list[PackageResults]:
+    """Return the results that packages add to CSV and JSON."""
+    return [part.results for part in parts() if part.results is not None]

@@ -7,12 +7,15 @@ words. This module computes no statistics.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, heaviest_bytes, ranks_together
+from collbench.model import results
 from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.projection import KINDS, TABLES, grouped
 from collbench.model.records import Case
+from collbench.model.results import Unit
 from collbench.model.units import first_few, format_bytes, format_modes, format_rate, format_seconds, format_share
 from collbench.report import labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
@@ -262,25 +265,7 @@ def case_details(members: Sequence[Summary]) -> Blocks:
     details: list[tuple[str, Callable[[Summary], str]]] = [
         (width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
         ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
-        ("host time", lambda s: seconds_text(s.host_time_s)),
-        ("algbw GB/s", lambda s: rate_text(s.algbw)),
-        ("busbw GB/s", lambda s: rate_text(s.busbw)),
-        (
-            "slowest / fastest rank",
-            lambda s: f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING,
-        ),
-        ("skew", lambda s: seconds_text(s.skew_s)),
-        ("pure", lambda s: seconds_text(s.pure_s)),
-        ("p10", lambda s: seconds_text(s.p10_s)),
-        ("p50", lambda s: seconds_text(s.p50_s)),
-        ("p90", lambda s: seconds_text(s.p90_s)),
-        ("p99", lambda s: seconds_text(s.p99_s)),
-        ("outliers", _outliers),
-        ("floor", lambda s: seconds_text(s.floor_s)),
-        ("iterations", lambda s: str(s.iterations) if s.iterations else NOTHING),
-        ("launches", lambda s: str(s.launches)),
-        ("stopped by", _stopped_by),
-        ("NCCL chose", lambda s: s.chosen or NOTHING),
+        *((result.fact.title, _cell(result)) for result in results.columns(Summary) if result.fact.title),
     ]
     texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
     single = {header: min(cells) for header, cells in texts.items() if len(cells) == 1}
@@ -300,6 +285,16 @@ def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
     return lambda s: NOTHING if s.time_s is None else cell(s)
 
 
+def _cell(result: results.Column) -> Cell:
+    """Return the cell of a result; some share it with another result."""
+    text = UNITS[result.fact.unit]
+    return SHARED.get(result.name, lambda summary: text(result.of(summary)))
+
+
+def _slowest_over_fastest(s: Summary) -> str:
+    return f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING
+
+
 def _outliers(s: Summary) -> str:
     if s.imported:
         return NOTHING
@@ -309,13 +304,28 @@ def _outliers(s: Summary) -> str:
 def _stopped_by(s: Summary) -> str:
     """Return why the case ended; if it missed its precision, also its mean half-width within launches."""
     if s.asked is None or s.reached is None or s.reached <= s.asked:
-        return " and ".join(s.stopped_by)
-    return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
+        return s.why_stopped
+    return f"{s.why_stopped} at ±{format_share(s.reached)}"
+
+
+SHARED: dict[str, Cell] = {
+    "fastest_rank_s": _slowest_over_fastest,
+    "outliers": _outliers,
+    "stopped_by": _stopped_by,
+}
 
 
 def rate_text(bytes_per_s: float | None) -> str:
     """Format a bandwidth; a dash below LEAST_RATE, where bandwidth only repeats the latency."""
     return format_rate(bytes_per_s) if bytes_per_s and bytes_per_s >= LEAST_RATE else NOTHING
+
+
+# Unit of a result → text of a value.
+UNITS: dict[Unit, Callable[[Any], str]] = {
+    Unit.SECONDS: seconds_text,
+    Unit.RATE: rate_text,
+    Unit.TEXT: lambda value: str(value) if value else NOTHING,
+}
 
 
 def time_and_interval(summary: Summary) -> str:

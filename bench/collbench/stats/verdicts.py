@@ -374,7 +374,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     """
     within = ratio_of_intervals(before, after)  # without width if a side is another tool's single number
     if floor is None:
-        return Judgement(within, INCONCLUSIVE, notice(VerdictNotice.ONE_LAUNCH))
+        return Judgement(notice(VerdictNotice.ONE_LAUNCH), within, INCONCLUSIVE)
     down, up = (
         float(np.hypot(np.log1p(floor), np.log(side)))
         for side in (within.value / within.low, within.high / within.value)
@@ -386,4 +386,4 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         verdict = SAME
     elif center - down > 0 or center + up < 0:
         verdict = SLOWER if center > 0 else FASTER
-    return Judgement(ratio, verdict, notice(VerdictNotice.NOISE_FLOOR, floor=floor))
+    return Judgement(notice(VerdictNotice.NOISE_FLOOR, floor=floor), ratio, verdict)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from collbench.model.comparisons import Ratio
 from collbench.model.conclusions import Interval
 from collbench.model.notices import Notice, NoticeKind
 from collbench.model.records import Case
+from collbench.model.results import derived, fact
 
 
 class CheckVerdict(StrEnum):
@@ -130,27 +132,40 @@ class GateVerdict:
 class Check:
     """One line of a table of expectations, checked in a run."""
 
-    case: Case
-    # Expected bus bandwidth in bytes/s.
-    expected: float
-    # Share by which the bus bandwidth may fall short.
-    tolerance: float
-    # Measured bus bandwidth in bytes/s.
-    measured: Interval | None
-    # Verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
-    verdict: CheckVerdict
+    case: Case = fact("of the case", name="key")
+    expected: float = fact("expected bus bandwidth in bytes/s", name="expected_busbw")
+    tolerance: float = fact("share by which the bus bandwidth may fall short")
+    measured: Interval | None = fact(
+        "measured bus bandwidth in bytes/s", limits=("busbw", "busbw_low", "busbw_high", "interval")
+    )
+    verdict: CheckVerdict = fact("PASS, FAIL, INCONCLUSIVE or MISSING")
     note: Notice | None = None
-    # Publication of the expected value, and when it was last found there. "" if the table does not give it.
-    source: str = ""
+
+    @property
+    @derived("kind of the reason for the verdict", name="note")
+    def note_kind(self) -> NoticeKind | None:
+        """Return the kind of the note."""
+        return self.note.kind if self.note else None
+
+    source: str = fact(
+        "publication of the expected value, and when it was last found there; empty if the table does not give it",
+        default="",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedTable:
     """A table of expectations, checked in a run."""
 
-    checks: tuple[Check, ...]
-    verdict: CheckVerdict
-    reason: Notice
+    checks: tuple[Check, ...] = fact("the lines of the table")
+    verdict: CheckVerdict = fact("on the table")
+    reason: Notice = fact("for the verdict")
     # Geometric mean of measured / least allowed bandwidth over all lines that can be tested together. None if they
     # cannot be tested together.
     index: Interval | None = None
+
+    @property
+    @derived("measured over least allowed bandwidth, all lines together", name="index")
+    def ratio(self) -> Ratio | None:
+        """Return the index."""
+        return None if self.index is None else Ratio(self.index)

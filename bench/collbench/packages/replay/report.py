@@ -6,7 +6,6 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
@@ -39,7 +38,7 @@ from collbench.report.labels import (
 )
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, ReportPart
-from collbench.report.public import public_notice
+from collbench.report.rows import row
 from collbench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
@@ -105,15 +104,14 @@ def recorded_parts(job: RecordedJob) -> Blocks:
 def recorded_json(job: RecordedJob) -> Json:
     """Return the conclusions for programs, in seconds; late: the straggler and its share of the waiting time."""
     groups = {name: _time_json(time) for name, time in job.groups}
-    kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
-    withheld = [public_notice(reason).model_dump(mode="json") for reason in job.withheld]
-    return {**asdict(job), "kinds": kinds, "groups": groups, "withheld": withheld, "late": job.late}
+    kinds = [{**row(kind), "time": _time_json(kind.time)} for kind in job.kinds]
+    return {**row(job), "kinds": kinds, "groups": groups, "late": job.late}
 
 
 def _time_json(time: RecordedTime) -> Json:
     """Return a time for programs; its parts are null if the time was not recorded."""
     unknown = dict.fromkeys(("moved_s", "waited_s", "unsplit_s"), None) if time.in_calls_s is None else {}
-    return asdict(time) | unknown
+    return row(time) | unknown
 
 
 def recorded_sentence(job: RecordedJob) -> str:

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from collbench.model.conclusions import Analysis, Interval
 from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
-from collbench.packages.training.step_records import RankMemory, Timeline
-from collbench.packages.training.synchronisation import Scenario, Strategy, label, short_name, strategy_in
+from collbench.model.results import Unit, derived, fact
+from collbench.packages.training.step_records import Link, RankMemory, Timeline
+from collbench.packages.training.synchronisation import (
+    Scenario,
+    Strategy,
+    label,
+    options_of,
+    short_name,
+    strategy_in,
+    with_strategy,
+)
 
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
@@ -40,21 +49,19 @@ class TrainingNotice(NoticeKind):
 class Split:
     """The parts of exposed communication: seconds per step, mean over ranks."""
 
-    # Time in which the rank is blocked after backward until the last gradient is usable.
-    tail_s: float
-    # Hooks, flattening, copying and dividing. None inside a library, where packing cannot be seen and is included in
-    # the other parts.
-    pack_s: float | None
-    # Time by which forward and backward take longer than in the reference.
-    interference_s: float
-    # Time that the other parts do not explain.
-    residual_s: float
-    # Part of the tail: waiting for ranks whose backward ended later. No synchronisation avoids it.
-    late_s: float = 0.0
-    # Calls of a sharded optimizer that send each rank's updated share, or that are made within forward and backward.
-    gather_s: float = 0.0
-    # Time by which clipping and the update take longer; below 0 if each rank updates its share only.
-    update_s: float = 0.0
+    tail_s: float = fact("blocked after backward until the last gradient was usable", "tail", Unit.SECONDS)
+    # No synchronisation avoids it.
+    late_s: float = fact(
+        "part of the tail: waiting for ranks whose backward ended later", "of it late ranks", Unit.SECONDS
+    )
+    # Inside a library, packing cannot be seen and is included in the other parts.
+    pack_s: float | None = fact("hooks, flattening, copying, dividing; null inside a library", "pack", Unit.SECONDS)
+    interference_s: float = fact("growth of forward and backward", "interference", Unit.SECONDS)
+    # Below 0 if each rank updates its share only.
+    update_s: float = fact("growth of clipping and the update", "update", Unit.SECONDS)
+    # They send each rank's updated share, or are made within forward and backward.
+    gather_s: float = fact("calls of a sharded optimizer", "gather", Unit.SECONDS)
+    residual_s: float = fact("the rest, which the other parts do not explain", "residual", Unit.SECONDS)
 
     @property
     def last_rank_s(self) -> float:
@@ -64,54 +71,121 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """The result of one strategy in one scenario.
+    """A strategy: in addition to the fields of every case, seconds per step of the slowest rank.
 
-    Times are seconds of one step of the slowest rank. The *_std are standard deviations over rounds.
+    The names for programs are those that are customary for training.
     """
 
     case: Case
-    # Number of blocks that count, over all launches.
-    rounds: int
-    # Time of a step, as `Summary.time_s` of the case.
-    step: Interval | None = None
-    step_std: float | None = None
-    # X = step − step without synchronisation, paired within rounds; may be negative.
-    exposed: Interval | None = None
-    exposed_std: float | None = None
-    # Exposed share of a step: exposed / step.
-    share: float | None = None
-    share_std: float | None = None
-    split: Split | None = None
-    # Time of the strategy's calls back to back, without computing.
-    calls_alone_s: float | None = None
-    # Hidden share of the communication: 1 − exposed / calls_alone_s.
-    hidden: float | None = None
-    # Bytes of each all-reduce of a step.
-    calls: tuple[int, ...] | None = None
-    # Place, 1 for the fastest; strategies that cannot be distinguished share the place of the first of them.
-    place: int | None = None
-    # False if the interval of exposed contains zero.
+
+    @property
+    @derived("the strategy as tables name it")
+    def label(self) -> str:
+        """Return the name of the strategy."""
+        return label(self.strategy)
+
+    @property
+    @derived("names what all strategies of a launch share", name="scenario")
+    def scenario_key(self) -> str:
+        """Return the key of the scenario."""
+        return with_strategy(self.case, None).key
+
+    @property
+    @derived("examples of one step, over all ranks")
+    def global_batch_size(self) -> int:
+        """Return the examples of one step, over all ranks."""
+        return options_of(self.case).batch * self.case.world_size
+
+    warmup_steps: int | None = fact("steps per launch before the timed ones", default=None)
+
+    @property
+    @derived("timed steps that count, of all launches")
+    def benchmark_steps(self) -> int:
+        """Return the number of timed steps that count."""
+        return self.case.depth * self.rounds
+
+    # It is `Summary.time_s` of the case.
+    step: Interval | None = fact(
+        "time of a step: mean of the rounds, geometric mean of the launches",
+        limits=("step_time_avg", "step_time_low", "step_time_high"),
+        default=None,
+    )
+    step_std: float | None = fact("standard deviation over rounds", name="step_time_std", default=None)
+    # Paired within rounds; may be negative.
+    exposed: Interval | None = fact(
+        "exposed communication: the step less the same step without synchronisation",
+        limits=("comm_time_avg", "comm_time_low", "comm_time_high"),
+        default=None,
+    )
+    exposed_std: float | None = fact("standard deviation over rounds", name="comm_time_std", default=None)
+    share: float | None = fact("comm_time over step_time", "comm_frac", Unit.SHARE, name="comm_frac_avg", default=None)
+    share_std: float | None = fact("standard deviation over rounds", name="comm_frac_std", default=None)
+    calls_alone_s: float | None = fact(
+        "the calls of a step back to back, without computing", "calls alone", Unit.SECONDS, default=None
+    )
+    hidden: float | None = fact(
+        "1 − comm_time / calls_alone_s; negative where calls cost more than alone",
+        "hidden",
+        Unit.SHARE,
+        default=None,
+    )
+    split: Split | None = fact(flat=True, default=None)
+    adds_up: bool | None = fact("whether the parts explain comm_time", "adds up", default=None)
+    place: int | None = fact(
+        "1 for the fastest; strategies that cannot be distinguished share a rank", "place", default=None
+    )
+    # Bytes of each all-reduce.
+    calls: tuple[int, ...] | None = fact("per all-reduce of a step", name="call_bytes", in_csv=False, default=None)
+
+    @property
+    @derived("all-reduces of a step; null if the library does not report them", name="calls")
+    def call_count(self) -> int | None:
+        """Return the number of all-reduces of a step."""
+        return None if self.calls is None else len(self.calls)
+
     resolved: bool = True
-    # True if the split explains exposed communication (I8).
-    adds_up: bool | None = None
-    # Reason why there are no times; all times are None then.
-    refused: str | None = None
-    checks: tuple[InvariantCheck, ...] = ()
+
+    @property
+    @derived("false if the interval of comm_time includes 0", name="resolved")
+    def resolved_if_timed(self) -> bool | None:
+        """Return whether the interval of comm_time excludes 0; None without times."""
+        return self.resolved if self.step else None
+
+    rounds: int = fact("blocks that count, of all launches", default=0)
+    # Then all times are None.
+    refused: str | None = fact("why there are no times", default=None)
+
+    @property
+    @derived("cap of the buckets")
+    def bucket_bytes(self) -> int | None:
+        """Return the cap of the buckets."""
+        return self.strategy.cap_bytes
+
+    @property
+    @derived("micro-batches of a step")
+    def accumulate(self) -> int:
+        """Return the micro-batches of a step."""
+        return self.strategy.accumulate
+
+    @property
+    @derived("most that torch gave out at once for it alone; null: not measured")
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of the strategy's memory."""
+        return self.memory.peak_bytes if self.memory else None
+
+    computed_bytes: int | None = fact(
+        "its tensors without activations; null where not known", name="computed_memory_bytes", default=None
+    )
+    link: Link | None = fact(flat=True, default=None)
+    checks: tuple[InvariantCheck, ...] = fact("of the invariants", in_csv=False, default=())
     timeline: Timeline | None = None
     # Memory of the strategy alone: maximum over ranks at each instant. None if it was not measured.
     memory: RankMemory | None = None
-    # Bytes of the strategy's tensors, without activations. None if not known.
-    computed_bytes: int | None = None
 
     @property
     def strategy(self) -> Strategy:
         """Return the strategy of the case."""
         return strategy_in(self.case)
-
-    @property
-    def label(self) -> str:
-        """Return the name of the strategy."""
-        return label(self.strategy)
 
     @property
     def name(self) -> str:
@@ -124,10 +198,10 @@ class AAPair:
     """Two copies of one strategy, measured as if they were two strategies."""
 
     strategy: Strategy
-    # Step of the second copy − step of the first.
-    difference: Interval
+    difference: Interval = fact("step of the second less step of the first")
 
     @property
+    @derived()
     def label(self) -> str:
         """Return the name of the strategy."""
         return label(self.strategy)
@@ -135,39 +209,39 @@ class AAPair:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioAnalysis:
-    """The results of all strategies of one scenario."""
+    """The scenario in which strategies were measured side by side."""
 
     scenario: Scenario
-    # Time of a step without synchronisation.
-    compute: Interval | None
     results: tuple[StrategyResult, ...]
-    aa_pairs: tuple[AAPair, ...]
-    # A/A noise: the largest difference within the intervals of the A/A pairs.
-    noise_s: float
-    # Number of blocks that were timed, in all rounds.
-    blocks: int
-    # Number of these blocks that were left out because other processes used the machine.
-    dropped: int
-    # Advice on buckets, which `advise` adds.
-    advice: Advice | None = None
+    compute: Interval | None = fact("a step without synchronisation")
+    aa_pairs: tuple[AAPair, ...] = fact()
+    # The largest difference within the intervals of the A/A pairs.
+    noise_s: float = fact("most that two copies of one strategy may differ by")
+    blocks: int = fact("timed, over all launches")
+    dropped: int = fact("of them, left out because other processes used the machine")
+    advice: Advice | None = fact("on buckets", default=None)
+
+    @property
+    @derived("as in its cases", name="scenario")
+    def key(self) -> str:
+        """Return the key of the scenario."""
+        return self.scenario.case.key
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
     """The speed at which a strategy trains on a number of ranks, each with the same batch."""
 
-    case: Case
-    step: Interval
-    # Examples per second of all ranks together.
-    examples_per_s: Interval
-    # Fewest ranks that were measured.
-    base_ranks: int
-    # Step without synchronisation on `base_ranks` ranks / this step. None for the base step itself.
-    efficiency: Interval | None
-    # Examples per second / examples per second of the step without synchronisation on `base_ranks` ranks.
-    speed_up: float
+    case: Case = fact("of the case", name="key")
+    step: Interval = fact("time of a step")
+    examples_per_s: Interval = fact("of all ranks together")
+    base_ranks: int = fact("fewest ranks that were measured")
+    # None for the base step itself.
+    efficiency: Interval | None = fact("step without synchronisation on these over this step")
+    speed_up: float = fact("of the examples a second against that step")
 
     @property
+    @derived()
     def label(self) -> str:
         """Return the name of the strategy."""
         return label(strategy_in(self.case))
@@ -201,13 +275,10 @@ class Verified:
 class PlanPrediction:
     """The predicted tail of a bucket plan: communication after backward, in seconds per step."""
 
-    # Bytes of each bucket, in the order in which they are sent.
-    buckets: tuple[int, ...]
-    # Tail on the link as assumed.
-    tail_s: float
-    # Tails on links whose latency and rate are worse (slower), or better (faster), by `Advice.off`.
-    slower_s: float
-    faster_s: float
+    buckets: tuple[int, ...] = fact("bytes of each all-reduce, in the order in which they are sent")
+    tail_s: float = fact("communication after backward, on the link as assumed")
+    slower_s: float = fact("on a link whose latency and rate are worse by `off`")
+    faster_s: float = fact("on a link that is better by as much")
 
     @property
     def tails_s(self) -> tuple[float, float, float]:
@@ -219,18 +290,13 @@ class PlanPrediction:
 class Advice:
     """The best uniform cap of buckets on a link that is known approximately, and torch's default."""
 
-    # True if the cap is worth typing in place of the default.
-    advised: bool
-    # The best cap, and the prediction for it.
-    cap_bytes: int
-    cap: PlanPrediction
-    default: PlanPrediction
-    # Lower bound on the tail of every plan, in whatever order it sends.
-    bound_s: float
-    # Relative error that latency and rate may have.
-    off: float
-    # Uniform caps, for the picture: (cap in bytes, predicted tail).
-    caps: tuple[tuple[int, float], ...] = ()
+    advised: bool = fact("whether the cap is worth typing in place of torch's default")
+    cap_bytes: int = fact("the best cap of one size for all buckets")
+    cap: PlanPrediction = fact()
+    default: PlanPrediction = fact()
+    bound_s: float = fact("no plan, in whatever order, leaves less")
+    off: float = fact("share by which latency and rate may be off")
+    caps: tuple[tuple[int, float], ...] = fact("cap in bytes, predicted tail in seconds", default=())
     # Largest loss of the cap on a slower or faster link, if only this loss prevents the advice: the cap saves enough on
     # the link as assumed. 0 otherwise.
     loses_s: float = 0.0
@@ -246,8 +312,8 @@ class Advice:
 class TrainingAnalysis:
     """All conclusions from the training steps of one run."""
 
-    scenarios: tuple[ScenarioAnalysis, ...] = ()
-    scaling: tuple[ScalingPoint, ...] = ()
+    scenarios: tuple[ScenarioAnalysis, ...] = fact(default=())
+    scaling: tuple[ScalingPoint, ...] = fact(default=())
 
 
 PACKAGE = "training"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from collbench.model.records import OwnDetail, Samples
+from collbench.model.results import fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Link:
     The link uses no CPU, so that overlap can be judged on few cores. It moves no data.
     """
 
-    latency_s: float
-    bytes_per_s: float
+    latency_s: float = fact("of the emulated link; null for a real one", name="link_latency_s")
+    bytes_per_s: float = fact("its rate", name="link_bytes_per_s")
     # Pairs (bytes, seconds) of a measured link, ascending. With points, times follow the curve through them, and
     # `latency_s` and `bytes_per_s` only name the link.
     points: tuple[tuple[float, float], ...] = ()

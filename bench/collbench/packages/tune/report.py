@@ -5,7 +5,6 @@ In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from collbench.model.conclusions import Interval
 from collbench.model.projection import grouped
@@ -16,7 +15,7 @@ from collbench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned,
 from collbench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
 from collbench.report.labels import NOTHING, between, ranks_text
 from collbench.report.notices import sentences
-from collbench.report.public import public_notice
+from collbench.report.rows import row
 
 METHOD = (
     "All choices of a cell take turns in launches that are alive together. A choice that is slower than the best is "
@@ -154,4 +153,4 @@ def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
 
 def as_json(tuned: Tuned) -> Json:
     """Return the whole outcome, for programs."""
-    return {**asdict(tuned), "notes": [public_notice(note).model_dump(mode="json") for note in tuned.notes]}
+    return row(tuned)

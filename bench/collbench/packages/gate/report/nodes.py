@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from collbench.model.notices import Notice
 from collbench.model.records import Json
 from collbench.model.units import first_few, format_share
 from collbench.packages.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
@@ -12,7 +10,7 @@ from collbench.report import openmetrics
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.labels import BY_RULE, with_interval
 from collbench.report.notices import sentence, sentences
-from collbench.report.public import public_notice
+from collbench.report.rows import row
 
 # Most nodes that are listed; in a larger fleet, nodes that passed are only counted.
 SHOWN_NODES = 16
@@ -51,13 +49,8 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
 
 def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
     """Return the verdict, for programs."""
-    public = {name: [_public(note) for note in getattr(verdict, name)] for name in ("remarks", "broken")}
-    nodes = [asdict(check) | {"note": _public(check.note), "host": names[check.node]} for check in verdict.nodes]
-    return asdict(verdict) | public | {"nodes": nodes}
-
-
-def _public(note: Notice | None) -> Json | None:
-    return public_notice(note).model_dump(mode="json") if note else None
+    nodes = [row(check) | {"host": names[check.node]} for check in verdict.nodes]
+    return row(verdict) | {"nodes": nodes}
 
 
 def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:

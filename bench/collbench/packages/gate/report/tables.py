@@ -1,19 +1,17 @@
 """Write whether a run reaches the bandwidths that a table expects: for people, as CSV, as JSON and as JUnit XML."""
 
-import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from collbench.model.records import Json
 from collbench.model.units import format_rate
 from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.comparison import ratio_text
 from collbench.report.junit import JUnitSuite, class_of
 from collbench.report.labels import NOTHING, interval_text, label
-from collbench.report.machine_format import RATIO, csv_text
+from collbench.report.machine_format import csv_text, json_text
 from collbench.report.notices import sentence
-from collbench.report.public import interval_columns, public_notice
+from collbench.report.rows import cells, row
 
 # The worst first.
 VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
@@ -44,34 +42,12 @@ CHECKS: list[Column[Check]] = [
 
 def checks_csv(checks: Sequence[Check]) -> str:
     """Return CSV with one row for each line of the table of expectations."""
-    return csv_text(_check_rows(checks))
+    return csv_text([cells(check) for check in checks])
 
 
 def checks_json(result: CheckedTable, run: str) -> str:
     """Return JSON with the verdict on the table, and one entry for each of its lines."""
-    document = {
-        "run": run,
-        "verdict": result.verdict,
-        "reason": public_notice(result.reason).model_dump(mode="json"),
-        "index": interval_columns(result.index, *RATIO) if result.index else None,
-        "checks": _check_rows(result.checks),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False)
-
-
-def _check_rows(checks: Sequence[Check]) -> list[Json]:
-    return [
-        {
-            "key": check.case.key,
-            "verdict": check.verdict,
-            "expected_busbw": check.expected,
-            "tolerance": check.tolerance,
-            **interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
-            "note": check.note.kind if check.note else None,
-            "source": check.source,
-        }
-        for check in checks
-    ]
+    return json_text({"run": run, **row(result)})
 
 
 def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:

@@ -18,8 +18,9 @@ from collbench.model.conclusions import Summary
 from collbench.model.units import format_bytes
 from collbench.packages.interop.report.nccl_tests import ranks_of
 from collbench.report.labels import label
-from collbench.report.machine_format import public_cases
+from collbench.report.machine_format import case_rows
 from collbench.report.openmetrics import END, PREFIX, gauge, notices, series_of
+from collbench.report.rows import row
 from collbench.report.view import View
 
 # Operation → its name in NCCL's Inspector, if this is not our name in capitalised words.
@@ -57,8 +58,8 @@ def openmetrics(view: View, prefix: str | None = None) -> str:
 def jsonl(view: View) -> str:
     """Return a line per case, with the fields of `cases` in docs/report-schema.json, and name and start of its run."""
     run_fields = {"run": view.run.name, "started": view.run.manifest.get("started")}
-    cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(view))
-    return "\n".join(json.dumps({**run_fields, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
+    cases = ({**run_fields, **row(case)} for case in case_rows(view))
+    return "\n".join(json.dumps(case, ensure_ascii=False, allow_nan=False) for case in cases)
 
 
 def bencher(view: View) -> str:

@@ -286,8 +286,18 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
     differences_s = differences_of(rounds, cases)
     intervals = estimates(differences_s, levels_of(rounds, differences_s))
+    blank = StrategyResult(
+        scenario.case, link=scenario.link, warmup_steps=step_settings(run.plan.settings).warmup_steps
+    )
     results = [
-        _result(case, tries.get(case, []), rounds, steps, intervals.get((case, reference_case(case)))) for case in cases
+        _result(
+            replace(blank, case=case),
+            tries.get(case, []),
+            rounds,
+            steps.get(case),
+            intervals.get((case, reference_case(case))),
+        )
+        for case in cases
     ]
     aa_pairs = aa_pairs_of(intervals)
     noise_s = noise_of(aa_pairs)
@@ -303,15 +313,15 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
 
 
 def _result(
-    case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
+    blank: StrategyResult, tries: Sequence[Samples], rounds: Rounds, step: Interval | None, exposed: Interval | None
 ) -> StrategyResult:
-    """Return the result of a case. exposed: None for a reference, and if no round has both cases."""
+    """Return the result of the case of `blank`. exposed: None for a reference, and if no round has both cases."""
+    case = blank.case
     reference = reference_case(case)
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
-    result = StrategyResult(
-        case,
-        rounds=0,
+    result = replace(
+        blank,
         calls=next((detail.calls for detail in details if detail.calls is not None), None),
         checks=checks,
         # Take the first: launches of a resumed run record a timeline again.
@@ -321,7 +331,7 @@ def _result(
     )
     if failed := _failed(checks):
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
-    step, all_steps = steps.get(case), by_launch(rounds, case)
+    all_steps = by_launch(rounds, case)
     if step is None or not all_steps:
         failures = (samples.failure.text for samples in tries if samples.failure is not None)
         return replace(result, refused=next(failures, NOT_YET))

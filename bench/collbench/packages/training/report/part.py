@@ -5,14 +5,14 @@ from dataclasses import fields
 
 from collbench.model.conclusions import Analysis
 from collbench.model.pages import page
-from collbench.model.records import Machine, Plan, Run
+from collbench.model.records import Case, Machine, Plan, Run
+from collbench.model.results import columns
 from collbench.model.units import counted, format_rounded_bytes, format_seconds
 from collbench.packages.training.catalog.presets import EXAMPLE, PRESETS, Preset, gradients, parameters
 from collbench.packages.training.catalog.strategies import competes, kind
-from collbench.packages.training.conclusions import ScenarioAnalysis, training_of
+from collbench.packages.training.conclusions import ScenarioAnalysis, StrategyResult, TrainingAnalysis, training_of
 from collbench.packages.training.planning.steps import rank_bytes, scenarios_of, traps
 from collbench.packages.training.report import steps
-from collbench.packages.training.report.machine_format import COLUMNS, TrainingCase
 from collbench.packages.training.synchronisation import (
     TRAINING_STEP,
     Strategy,
@@ -22,7 +22,7 @@ from collbench.packages.training.synchronisation import (
 from collbench.report.blocks import Blocks, Column, items, keyed, left, section, table
 from collbench.report.labels import ranks_text
 from collbench.report.notices import sentences
-from collbench.report.parts import Description, PlannedText, ReportPart
+from collbench.report.parts import Description, PackageResults, PlannedText, ReportPart
 
 
 def describe(run: Run, analysis: Analysis) -> Description:
@@ -60,12 +60,13 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
     """Return the invariants, and an explanation of the columns."""
     if not scenarios:
         return []
-    explained = (
-        f"**{name}**: {TrainingCase.model_fields[field].description}" for field, name in steps.COLUMN_NAMES.items()
-    )
+    titled = ((column.fact.title, column.about) for column in columns(StrategyResult) if column.fact.title)
     return [
         ("Invariants of training steps", steps.invariants(scenarios)),
-        ("Exposed communication, and the columns of training steps", [steps.DEFINITION, *items(explained)]),
+        (
+            "Exposed communication, and the columns of training steps",
+            [steps.DEFINITION, *items(f"**{title}**: {about}" for title, about in titled)],
+        ),
     ]
 
 
@@ -108,15 +109,21 @@ def best(measured: Sequence[Mapping[str, str]]) -> str | None:
 
 def models() -> Blocks:
     """Return the presets with their sizes."""
-    columns: list[Column[str]] = [
+    shown: list[Column[str]] = [
         left("model", lambda name: name),
         Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),
         Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
     ]
     sizes = [(size.name, size.name) for size in fields(Preset)]
-    columns += keyed(sizes, lambda name, size: str(getattr(PRESETS[name], size)))
+    shown += keyed(sizes, lambda name, size: str(getattr(PRESETS[name], size)))
     note = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
-    return [*table(PRESETS, columns), note]
+    return [*table(PRESETS, shown), note]
 
 
-REPORT = ReportPart(describe, planned, best, COLUMNS)
+def results(analysis: Analysis) -> dict[Case, StrategyResult]:
+    """Return the result of each case of training steps."""
+    return {result.case: result for scenario in training_of(analysis).scenarios for result in scenario.results}
+
+
+RESULTS = PackageResults(case=StrategyResult, cases=results, run=TrainingAnalysis, of_run=training_of)
+REPORT = ReportPart(describe, planned, best, RESULTS)

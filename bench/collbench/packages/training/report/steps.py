@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from collbench.model import results
 from collbench.model.conclusions import Interval
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, InvariantCheck, Run
@@ -19,6 +20,7 @@ from collbench.packages.training.conclusions import (
     Advice,
     ScalingPoint,
     ScenarioAnalysis,
+    Split,
     StrategyResult,
 )
 from collbench.packages.training.synchronisation import (
@@ -26,7 +28,6 @@ from collbench.packages.training.synchronisation import (
     TRAINING_STEP,
     Scenario,
     Strategy,
-    options_of,
     short_name,
     step_settings,
     strategy_in,
@@ -88,11 +89,6 @@ def scenario_text(scenario: Scenario) -> str:
 def scenario_parts(scenario: Scenario) -> list[str]:
     """Return the parts of the scenario's label."""
     return labels.label_parts(scenario.case)[1:]
-
-
-def global_batch(case: Case) -> int:
-    """Return the number of examples in one step, over all ranks."""
-    return options_of(case).batch * case.world_size
 
 
 def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
@@ -332,35 +328,15 @@ def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
     return items(lines)
 
 
-# Field of `Split`, or of a strategy's case in CSV and JSON → its name in tables. Reports explain these fields.
-PARTS = {
-    "tail_s": "tail",
-    "late_s": "of it late ranks",
-    "pack_s": "pack",
-    "interference_s": "interference",
-    "update_s": "update",
-    "gather_s": "gather",
-    "residual_s": "residual",
-}
-COLUMN_NAMES = {
-    "comm_frac_avg": "comm_frac",
-    "calls_alone_s": "calls alone",
-    "hidden": "hidden",
-    **PARTS,
-    "adds_up": "adds up",
-    "place": "place",
-}
-
-
 def split(scenario: ScenarioAnalysis) -> Blocks:
     """Return the parts of exposed communication, one row per strategy with a split."""
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
-    parts = [(column, part) for part, column in PARTS.items() if sharded or part != "gather_s"]
+    parts = [(part.fact.title, part) for part in results.columns(Split) if sharded or part.name != "gather_s"]
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
         Column("calls per step", lambda result: NOTHING if result.calls is None else str(len(result.calls))),
         Column("comm_time", lambda result: seconds(_value(result.exposed))),
-        *keyed(parts, lambda result, part: seconds(getattr(result.split, part))),
+        *keyed(parts, lambda result, part: seconds(part.of(result.split))),
         Column("calls alone", lambda result: seconds(result.calls_alone_s)),
         left("adds up", lambda result: {True: "yes", False: "NO", None: NOTHING}[result.adds_up]),
     ]
