@@ -152,7 +152,7 @@ def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
     changes = by_name(result)
     assert list(changes) == ["flat", "naive", "none"]  # without second copies
     assert (result.pairs, result.verdict, changes["flat"].verdict) == (8, SLOWER, SLOWER)
-    assert len(changes["flat"].ratios) == len(result.ratios) == 8 and changes["none"].exposed is None
+    assert len(changes["flat"].judgement.ratios) == len(result.whole.ratios) == 8 and changes["none"].exposed is None
     exposed = changes["flat"].exposed
     assert exposed.resolved and exposed.difference.low < 0.01 * 1.2 and exposed.difference.high > 0.01 * 0.8
     assert changes["naive"].verdict == SAME and not changes["naive"].exposed.resolved
@@ -219,7 +219,7 @@ def test_the_numbers_arrive_in_every_format(result):
     row, none = rows[FLAT.key], rows[changes["none"].case.key]
     assert float(row["ratio"]) == change.ratio.value and none["exposed_before_s"] == ""
     assert float(row["exposed_difference_low_s"]) == change.exposed.difference.low
-    assert tuple(map(float, row["pair_ratios"].split())) == change.ratios
+    assert tuple(map(float, row["pair_ratios"].split())) == change.judgement.ratios
     assert float(row["level"]) == change.judgement.level and 0.9 <= change.judgement.level < 1
     document = json.loads(machine_format.comparison_json(result))
     assert (

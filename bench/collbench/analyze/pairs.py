@@ -303,8 +303,8 @@ def compare_sides(
         ratios = shown.ratios[case.key]
         pairs = case.pairs[: len(ratios)]
         before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
-        change = Change(case.a.case, case.b.case, before, after, shown.judgements[case.key], exposed=exposed)
-        changes.append(replace(change, ratios=tuple(np.exp(ratios).tolist())))
+        judgement = replace(shown.judgements[case.key], ratios=_ratios(ratios))
+        changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
     not_a, not_b = absences(a), absences(b)
     failed = [{s.case for s in samples_that_count(run) if s.failure is not None} for run in (a, b)]
     broken = [case for case in cases if case.b.case in failed[1] and case.a.case not in failed[0]]
@@ -329,11 +329,10 @@ def compare_sides(
             *_left_out([case for case in cases if judged and case.key not in shown.judgements]),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
-        whole=shown.whole,
+        whole=shown.whole and replace(shown.whole, ratios=() if shown.index is None else _ratios(shown.index)),
         remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),
         virtual=is_virtual(a),
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
-        ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
         fresh_pairs=fresh_pairs,
         fresh=fresh,
         ended=ended,
@@ -366,6 +365,10 @@ def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
 def _failed(side: TimedCase, other: TimedCase) -> bool:
     """Return whether a case has times on the other side only."""
     return bool(other.launches) and not side.launches
+
+
+def _ratios(logs: Floats) -> tuple[float, ...]:
+    return tuple(np.exp(logs).tolist())
 
 
 def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[ExposedChange | None]:

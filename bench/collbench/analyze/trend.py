@@ -67,8 +67,9 @@ def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:
     edges = [0, *starts, len(times)]
     means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
     ratios = [1.0, *(after / before for before, after in pairwise(means))]
-    levels = tuple(map(Level, edges[:-1], means, ratios))
-    return Trend(tuple(name for name, _ in row), times, levels, row[0][1].case)
+    names = tuple(name for name, _ in row)
+    levels = tuple(map(Level, edges[:-1], means, [names[first] for first in edges[:-1]], ratios))
+    return Trend(names, times, levels, row[0][1].case)
 
 
 def steps(

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from collbench.model.conclusions import Interval
 from collbench.model.notices import Notice, NoticeKind, RunNotice, notice
 from collbench.model.records import Case, Ending, EndReason
-from collbench.model.results import derived, fact
+from collbench.model.results import computed, fact
 
 # Names of a ratio, of the limits of its interval, and of the interval's kind.
 RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
@@ -58,12 +59,10 @@ class Judgement:
         "there is a verdict already, or if no reasonable number would suffice",
         default=None,
     )
-
-    @property
-    @derived("kind of the reason for the verdict", name="reason")
-    def reason_kind(self) -> NoticeKind:
-        """Return the kind of the reason."""
-        return self.reason.kind
+    ratios: tuple[float, ...] = fact(
+        "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
+    )
+    reason_kind = computed("kind of the reason for the verdict", NoticeKind, attrgetter("reason.kind"), name="reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,6 @@ class Change:
     judgement: Judgement = fact(flat=True)
     # For cases that also compute.
     exposed: ExposedChange | None = fact(flat=True, default=None)
-    ratios: tuple[float, ...] = fact(
-        "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
-    )
 
     @property
     def ratio(self) -> Interval:
@@ -147,14 +143,6 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The judgement of all cases together, by an index over them."""
-
-    judgement: Judgement = fact(flat=True)
-    ratios: tuple[float, ...] = fact("index after over before of each pair", name="pair_ratios")
-
-
-@dataclass(frozen=True, slots=True)
 class Ratio:
     """A ratio with its interval, under the names of ratios."""
 
@@ -184,8 +172,10 @@ class Comparison:
     )
     # Values of that field on both sides, if the sides are of one run.
     values: tuple[str, str] | None = None
-    # Judgement of all cases together, by an index over them; None with a single case or too few launches.
-    whole: Judgement | None = None
+    # By an index over the cases.
+    whole: Judgement | None = fact(
+        "judgement of all cases together; null with a single case or too few launches", default=None
+    )
     # Verdicts that are failures.
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     # True if a comparison without a decision has an exit code of its own.
@@ -195,8 +185,6 @@ class Comparison:
     fresh_pairs: int = fact("pairs measured after the verdict", default=0)
     # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
     fresh: Interval | None = None
-    # Index AFTER / BEFORE of each pair.
-    ratios: tuple[float, ...] = ()
     # Reason why measuring ended, within `budget_s`.
     ended: Ending | None = None
     budget_s: float | None = None
@@ -211,35 +199,24 @@ class Comparison:
     # Notices to show next to the verdict.
     remarks: tuple[Notice, ...] = ()
 
-    @property
-    @derived("the judgement of all cases together; null with one case or too few launches", name="whole")
-    def judged(self) -> Whole | None:
-        """Return the judgement of the whole with the index of each pair."""
-        return None if self.whole is None else Whole(self.whole, self.ratios)
-
-    @property
-    @derived("index over the fresh pairs", name="fresh")
-    def fresh_ratio(self) -> Ratio | None:
-        """Return the index over the fresh pairs."""
-        return None if self.fresh is None else Ratio(self.fresh)
-
-    @property
-    @derived("facts in which the environments differ", name="differences")
-    def differing(self) -> tuple[Difference, ...]:
-        """Return the differences, by name."""
-        return tuple(Difference(*values) for values in self.differences)
-
-    @property
-    @derived("why measuring ended", name="ended")
-    def end_reason(self) -> EndReason | None:
-        """Return why measuring ended, if the sides took turns."""
-        return None if self.ended is None else self.ended.reason
-
-    @property
-    @derived("what a reader must know in addition", name="notices")
-    def all_notices(self) -> tuple[Notice, ...]:
-        """Return the notices, those next to the verdict first."""
-        return (*self.remarks, *self.notices)
+    fresh_ratio = computed(
+        "index over the fresh pairs", Ratio | None, lambda result: result.fresh and Ratio(result.fresh), name="fresh"
+    )
+    differing = computed(
+        "facts in which the environments differ",
+        tuple[Difference, ...],
+        lambda result: tuple(Difference(*values) for values in result.differences),
+        name="differences",
+    )
+    end_reason = computed(
+        "why measuring ended", EndReason | None, lambda result: result.ended and result.ended.reason, name="ended"
+    )
+    all_notices = computed(
+        "what a reader must know in addition",
+        tuple[Notice, ...],
+        lambda result: (*result.remarks, *result.notices),
+        name="notices",
+    )
 
     @property
     def failed(self) -> bool:
@@ -261,16 +238,8 @@ class Level:
     first: int
     # Geometric mean of the runs of the level.
     time_s: float
-    # Ratio to the level before; 1 for the first level.
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A change of level."""
-
-    run: str = fact("first run of the new level")
-    ratio: float = fact("to the level before")
+    run: str = fact("name of the first run of the level")
+    ratio: float = fact("to the level before; 1 for the first level")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +260,8 @@ class Trend:
     # One level if nothing has changed.
     levels: tuple[Level, ...]
     case: Case = fact("of the first run", name="key")
+    steps = computed("all levels except the first", tuple[Level, ...], attrgetter("changed"))
+    times = computed("of all runs, the oldest first", tuple[Point, ...], attrgetter("points"))
 
     @property
     def changed(self) -> tuple[Level, ...]:
@@ -298,13 +269,6 @@ class Trend:
         return self.levels[1:]
 
     @property
-    @derived("changes of level")
-    def steps(self) -> tuple[Step, ...]:
-        """Return the changes of level, by name of the run."""
-        return tuple(Step(self.runs[level.first], level.ratio) for level in self.changed)
-
-    @property
-    @derived("times, oldest run first", name="times")
     def points(self) -> tuple[Point, ...]:
         """Return the time in each run."""
         begins = {level.first for level in self.changed}

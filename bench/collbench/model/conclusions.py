@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from collbench.model.notices import Notice
 from collbench.model.records import Case, Failure
-from collbench.model.results import Unit, derived, fact
+from collbench.model.results import Unit, computed, fact
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,18 +140,14 @@ class Summary:
     steady: bool = fact("false if the times changed near an end of a launch", default=True)
     stopped_by: tuple[str, ...] = ()
 
-    @property
-    @derived("why the case ended", "stopped by", name="stopped_by")
-    def why_stopped(self) -> str:
-        """Return the reasons why the case ended."""
-        return " and ".join(self.stopped_by)
-
-    @property
-    @derived("share of the iterations in a second, slower mode; 0 if there is none")
-    def slow_share(self) -> float:
-        """Return the share of iterations in the slower mode."""
-        return self.stall.share if self.stall else 0.0
-
+    why_stopped = computed(
+        "why the case ended", str, lambda summary: " and ".join(summary.stopped_by), "stopped by", name="stopped_by"
+    )
+    slow_share = computed(
+        "share of the iterations in a second, slower mode; 0 if there is none",
+        float,
+        lambda summary: summary.stall.share if summary.stall else 0.0,
+    )
     stall: Stall | None = fact(flat=True, default=None)
     chosen: str = fact("NCCL's choice; empty if it was not recorded", "NCCL chose", default="")
     # A launch of another tool is one number, and every field that needs single iterations or ranks is missing.

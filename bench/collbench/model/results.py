@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-F = TypeVar("F", bound=Callable[[Any], Any])
 _ORDER = itertools.count()
 
 
@@ -57,14 +57,19 @@ def fact(*words: Any, default: Any = MISSING, **details: Any) -> Any:
     return field(default=default, metadata={"fact": Fact(*words, **details)})
 
 
-def derived(*words: Any, **details: Any) -> Callable[[F], F]:
-    """Declare that the function of a property computes a result. The parameters are those of `Fact`."""
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A result that no field has."""
 
-    def declare(function: F) -> F:
-        function.fact = Fact(*words, **details)  # type: ignore[attr-defined]
-        return function
+    fact: Fact
+    type: Any
+    # Returns the value in a record.
+    of: Callable[[Any], Any]
 
-    return declare
+
+def computed(about: str, type_: Any, of: Callable[[Any], Any], *words: Any, **details: Any) -> Any:
+    """Declare a result that `of` computes from the record. The other parameters are those of `Fact`."""
+    return Computed(Fact(about, *words, **details), type_, of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,42 +100,36 @@ _OF_INTERVAL = {
 def columns(kind: type) -> tuple[Column, ...]:
     """Return the values that a type declares, in the order of the declarations; without any, return all its fields."""
     hints = get_type_hints(kind)
-    facts = [(item.name, hints[item.name], item.metadata["fact"]) for item in fields(kind) if "fact" in item.metadata]
-    for name, member in vars(kind).items():
-        function: Any = getattr(member, "fget", None)
-        if hasattr(function, "fact"):
-            facts.append((name, get_type_hints(function)["return"], function.fact))
-    facts = facts or [(item.name, hints[item.name], Fact()) for item in fields(kind)]
-    return tuple(column for entry in sorted(facts, key=lambda entry: entry[2].order) for column in _columns(*entry))
+    given = {item.name: item.metadata["fact"] for item in fields(kind) if "fact" in item.metadata}
+    given = given or {item.name: Fact() for item in fields(kind)}
+    results = {name: Computed(own, hints[name], attrgetter(name)) for name, own in given.items()}
+    results |= {name: member for name, member in vars(kind).items() if isinstance(member, Computed)}
+    ordered = sorted(results.items(), key=lambda entry: entry[1].fact.order)
+    return tuple(column for name, result in ordered for column in _columns(name, result))
 
 
-def _columns(attribute: str, hint: Any, declared: Fact) -> Iterator[Column]:
-    if declared.limits:
-        for name, (part, about) in zip(declared.limits, _OF_INTERVAL.items(), strict=False):
-            hint = (str if part == "kind" else float) | None
-            yield Column(name, name, about or declared.about, hint, _of_interval(attribute, part), declared)
-    elif declared.flat:
-        inner = next(part for part in get_args(hint) or (hint,) if part is not NoneType)
+def _columns(name: str, result: Computed) -> Iterator[Column]:
+    own, of = result.fact, result.of
+    if own.limits:
+        for each, (part, about) in zip(own.limits, _OF_INTERVAL.items(), strict=False):
+            kind = (str if part == "kind" else float) | None
+            yield Column(each, each, about or own.about, kind, partial(_of_interval, of, part), own)
+    elif own.flat:
+        inner = next(part for part in get_args(result.type) or (result.type,) if part is not NoneType)
         for column in columns(inner):
-            hint_of = column.type if inner is hint else column.type | None
-            yield Column(column.name, column.json, column.about, hint_of, _of_inner(attribute, column), column.fact)
+            kind = column.type if inner is result.type else column.type | None
+            yield replace(column, type=kind, of=partial(_of_inner, of, column.of))
     else:
-        name = declared.name or attribute
-        yield Column(name, declared.json or name, declared.about, hint, attrgetter(attribute), declared)
+        name = own.name or name
+        yield Column(name, own.json or name, own.about, result.type, of, own)
 
 
-def _of_interval(attribute: str, part: str) -> Callable[[Any], Any]:
-    def of(record: Any) -> Any:
-        """Return a part of the interval; limits of no meaning are None."""
-        interval = getattr(record, attribute)
-        return None if interval is None or (part in {"low", "high"} and not interval.known) else getattr(interval, part)
-
-    return of
+def _of_interval(of: Callable[[Any], Any], part: str, record: Any) -> Any:
+    """Return a part of an interval; limits are None if they have no meaning."""
+    interval = of(record)
+    return None if interval is None or (part in {"low", "high"} and not interval.known) else getattr(interval, part)
 
 
-def _of_inner(attribute: str, column: Column) -> Callable[[Any], Any]:
-    def of(record: Any) -> Any:
-        inner = getattr(record, attribute)
-        return None if inner is None else column.of(inner)
-
-    return of
+def _of_inner(of: Callable[[Any], Any], value: Callable[[Any], Any], record: Any) -> Any:
+    inner = of(record)
+    return None if inner is None else value(inner)

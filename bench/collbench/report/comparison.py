@@ -281,7 +281,7 @@ def _levels(trend: Trend, runs: Sequence[str]) -> str:
     changes = []
     for level in trend.changed:
         alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
-        changes.append(f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on{alone}")
+        changes.append(f"{percent(level.ratio)} from run {runs.index(level.run) + 1} on{alone}")
     return "; ".join(changes) or "no change shown"
 
 

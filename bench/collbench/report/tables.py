@@ -304,8 +304,8 @@ def _outliers(s: Summary) -> str:
 def _stopped_by(s: Summary) -> str:
     """Return why the case ended; if it missed its precision, also its mean half-width within launches."""
     if s.asked is None or s.reached is None or s.reached <= s.asked:
-        return s.why_stopped
-    return f"{s.why_stopped} at ±{format_share(s.reached)}"
+        return " and ".join(s.stopped_by)
+    return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
 SHARED: dict[str, Cell] = {

@@ -7,7 +7,7 @@ from collbench.model.comparisons import Ratio
 from collbench.model.conclusions import Interval
 from collbench.model.notices import Notice, NoticeKind
 from collbench.model.records import Case
-from collbench.model.results import derived, fact
+from collbench.model.results import computed, fact
 
 
 class CheckVerdict(StrEnum):
@@ -141,12 +141,12 @@ class Check:
     verdict: CheckVerdict = fact("PASS, FAIL, INCONCLUSIVE or MISSING")
     note: Notice | None = None
 
-    @property
-    @derived("kind of the reason for the verdict", name="note")
-    def note_kind(self) -> NoticeKind | None:
-        """Return the kind of the note."""
-        return self.note.kind if self.note else None
-
+    note_kind = computed(
+        "kind of the reason for the verdict",
+        NoticeKind | None,
+        lambda check: check.note and check.note.kind,
+        name="note",
+    )
     source: str = fact(
         "publication of the expected value, and when it was last found there; empty if the table does not give it",
         default="",
@@ -163,9 +163,4 @@ class CheckedTable:
     # Geometric mean of measured / least allowed bandwidth over all lines that can be tested together. None if they
     # cannot be tested together.
     index: Interval | None = None
-
-    @property
-    @derived("measured over least allowed bandwidth, all lines together", name="index")
-    def ratio(self) -> Ratio | None:
-        """Return the index."""
-        return None if self.index is None else Ratio(self.index)
+    ratio = computed("the index", Ratio | None, lambda table: table.index and Ratio(table.index), name="index")

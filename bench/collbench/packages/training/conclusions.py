@@ -6,11 +6,12 @@ Times are seconds per step. Nothing here reads or formats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from collbench.model.conclusions import Analysis, Interval
 from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
-from collbench.model.results import Unit, derived, fact
+from collbench.model.results import Unit, computed, fact
 from collbench.packages.training.step_records import Link, RankMemory, Timeline
 from collbench.packages.training.synchronisation import (
     Scenario,
@@ -78,32 +79,20 @@ class StrategyResult:
 
     case: Case
 
-    @property
-    @derived("the strategy as tables name it")
-    def label(self) -> str:
-        """Return the name of the strategy."""
-        return label(self.strategy)
-
-    @property
-    @derived("names what all strategies of a launch share", name="scenario")
-    def scenario_key(self) -> str:
-        """Return the key of the scenario."""
-        return with_strategy(self.case, None).key
-
-    @property
-    @derived("examples of one step, over all ranks")
-    def global_batch_size(self) -> int:
-        """Return the examples of one step, over all ranks."""
-        return options_of(self.case).batch * self.case.world_size
-
+    shown_label = computed("the strategy as tables name it", str, attrgetter("label"), name="label")
+    scenario = computed(
+        "names what all strategies of a launch share", str, lambda result: with_strategy(result.case, None).key
+    )
+    global_batch_size = computed(
+        "examples of one step, over all ranks",
+        int,
+        lambda result: options_of(result.case).batch * result.case.world_size,
+    )
     warmup_steps: int | None = fact("steps per launch before the timed ones", default=None)
 
-    @property
-    @derived("timed steps that count, of all launches")
-    def benchmark_steps(self) -> int:
-        """Return the number of timed steps that count."""
-        return self.case.depth * self.rounds
-
+    benchmark_steps = computed(
+        "timed steps that count, of all launches", int, lambda result: result.case.depth * result.rounds
+    )
     # It is `Summary.time_s` of the case.
     step: Interval | None = fact(
         "time of a step: mean of the rounds, geometric mean of the launches",
@@ -137,42 +126,31 @@ class StrategyResult:
     # Bytes of each all-reduce.
     calls: tuple[int, ...] | None = fact("per all-reduce of a step", name="call_bytes", in_csv=False, default=None)
 
-    @property
-    @derived("all-reduces of a step; null if the library does not report them", name="calls")
-    def call_count(self) -> int | None:
-        """Return the number of all-reduces of a step."""
-        return None if self.calls is None else len(self.calls)
-
+    call_count = computed(
+        "all-reduces of a step; null if the library does not report them",
+        int | None,
+        lambda result: None if result.calls is None else len(result.calls),
+        name="calls",
+    )
     resolved: bool = True
 
-    @property
-    @derived("false if the interval of comm_time includes 0", name="resolved")
-    def resolved_if_timed(self) -> bool | None:
-        """Return whether the interval of comm_time excludes 0; None without times."""
-        return self.resolved if self.step else None
-
+    resolved_if_timed = computed(
+        "false if the interval of comm_time includes 0",
+        bool | None,
+        lambda result: result.resolved if result.step else None,
+        name="resolved",
+    )
     rounds: int = fact("blocks that count, of all launches", default=0)
     # Then all times are None.
     refused: str | None = fact("why there are no times", default=None)
 
-    @property
-    @derived("cap of the buckets")
-    def bucket_bytes(self) -> int | None:
-        """Return the cap of the buckets."""
-        return self.strategy.cap_bytes
-
-    @property
-    @derived("micro-batches of a step")
-    def accumulate(self) -> int:
-        """Return the micro-batches of a step."""
-        return self.strategy.accumulate
-
-    @property
-    @derived("most that torch gave out at once for it alone; null: not measured")
-    def peak_memory_bytes(self) -> int | None:
-        """Return the peak of the strategy's memory."""
-        return self.memory.peak_bytes if self.memory else None
-
+    bucket_bytes = computed("cap of the buckets", int | None, attrgetter("strategy.cap_bytes"))
+    accumulate = computed("micro-batches of a step", int, attrgetter("strategy.accumulate"))
+    peak_memory_bytes = computed(
+        "most that torch gave out at once for it alone; null: not measured",
+        int | None,
+        lambda result: result.memory and result.memory.peak_bytes,
+    )
     computed_bytes: int | None = fact(
         "its tensors without activations; null where not known", name="computed_memory_bytes", default=None
     )
@@ -188,6 +166,11 @@ class StrategyResult:
         return strategy_in(self.case)
 
     @property
+    def label(self) -> str:
+        """Return the name of the strategy."""
+        return label(self.strategy)
+
+    @property
     def name(self) -> str:
         """Return the name of the strategy in tables."""
         return short_name(self.strategy)
@@ -200,8 +183,9 @@ class AAPair:
     strategy: Strategy
     difference: Interval = fact("step of the second less step of the first")
 
+    shown_label = computed("name of the strategy", str, attrgetter("label"), name="label")
+
     @property
-    @derived()
     def label(self) -> str:
         """Return the name of the strategy."""
         return label(self.strategy)
@@ -221,11 +205,7 @@ class ScenarioAnalysis:
     dropped: int = fact("of them, left out because other processes used the machine")
     advice: Advice | None = fact("on buckets", default=None)
 
-    @property
-    @derived("as in its cases", name="scenario")
-    def key(self) -> str:
-        """Return the key of the scenario."""
-        return self.scenario.case.key
+    key = computed("as in its cases", str, attrgetter("scenario.case.key"), name="scenario")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +220,9 @@ class ScalingPoint:
     efficiency: Interval | None = fact("step without synchronisation on these over this step")
     speed_up: float = fact("of the examples a second against that step")
 
+    shown_label = computed("name of the strategy", str, attrgetter("label"), name="label")
+
     @property
-    @derived()
     def label(self) -> str:
         """Return the name of the strategy."""
         return label(strategy_in(self.case))

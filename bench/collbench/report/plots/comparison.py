@@ -85,21 +85,22 @@ def comparison_figure(result: Comparison) -> Figure:
     """
     shown = in_order(standing_out(result.changes))
     common, names = common_parts([parts_on_both_sides(change.case, change.other) for change in shown])
-    rows = [(name, change.judgement, change.ratios) for name, change in zip(names, shown, strict=True)]
+    rows = [(name, change.judgement) for name, change in zip(names, shown, strict=True)]
     if result.whole is not None:
-        rows.insert(0, (WHOLE, result.whole, result.ratios))
-    paired = any(ratios for _, _, ratios in rows)
+        rows.insert(0, (WHOLE, result.whole))
+    paired = any(judged.ratios for _, judged in rows)
     steps = {len(shown) - 1 - row: change.exposed for row, change in enumerate(shown) if change.exposed}
-    width = max(9, ROW_WIDTH + LETTER * max(len(name) for name, _, _ in rows)) + EXPOSED_WIDTH * bool(steps)
+    width = max(9, ROW_WIDTH + LETTER * max(len(name) for name, _ in rows)) + EXPOSED_WIDTH * bool(steps)
     figure = Figure(figsize=(width, 2.4 + (0.42 if paired else 0.28) * len(rows)), layout="constrained")
     axes, *exposed_panels = figure.subplots(
         1, 1 + bool(steps), sharey=True, squeeze=False, width_ratios=[1.0, 0.8][: 1 + bool(steps)]
     )[0]
-    for y, (_, _, ratios) in enumerate(reversed(rows)):
+    for y, (_, judged) in enumerate(reversed(rows)):
+        ratios = judged.ratios
         # Pairs in the order of time, from below to above the bar, so that a drift is visible.
         heights = y + np.linspace(-0.28, 0.28, len(ratios)) if len(ratios) > 1 else [y] * len(ratios)
         axes.plot(ratios, heights, ".", color=GREY, alpha=0.45, markersize=5, markeredgewidth=0, zorder=1)
-    ratio_rows(axes, [judged for _, judged, _ in rows], [name for name, _, _ in rows], result.min_change)
+    ratio_rows(axes, [judged for _, judged in rows], [name for name, _ in rows], result.min_change)
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
