@@ -115,7 +115,7 @@ def to_csv(view: View) -> str:
     at_end = ("failures", "notices", "warnings")
     every = [*case_columns(), *(column for kind in added for column in columns(kind))]
     names = [column.name for column in every if column.fact.in_csv and column.name not in {*left_out, *at_end}]
-    rows: list[Json] = []
+    table: list[Json] = []
     for entry in cases:
         summary, values = entry.summary, cells(entry)
         texts = {
@@ -123,12 +123,12 @@ def to_csv(view: View) -> str:
             "notices": " ".join(notice.kind for notice in summary.notices),
             "warnings": "; ".join(map(notices.meaning, summary.notices)),
         }
-        rows.append({name: values.get(name) for name in names} | texts)
+        table.append({name: values.get(name) for name in names} | texts)
     for name in names:
-        if all(_whole_or_none(row[name]) for row in rows):
-            for row_ in rows:
-                row_[name] = None if row_[name] is None else int(row_[name])
-    return csv_text(rows, [*names, *at_end])
+        if all(_whole_or_none(line[name]) for line in table):
+            for line in table:
+                line[name] = None if line[name] is None else int(line[name])
+    return csv_text(table, [*names, *at_end])
 
 
 def _whole_or_none(value: object) -> bool:
@@ -156,8 +156,8 @@ class TrendDocument:
 
 def comparison_csv(result: Comparison) -> str:
     """Return one row per case, with the ratios of its pairs of launches in one field."""
-    rows = [cells(change) for change in result.changes]
-    return csv_text([{**cells, "pair_ratios": " ".join(map(repr, cells["pair_ratios"]))} for cells in rows])
+    lines = [cells(change) for change in result.changes]
+    return csv_text([{**line, "pair_ratios": " ".join(map(repr, line["pair_ratios"]))} for line in lines])
 
 
 def comparison_json(result: Comparison) -> str:

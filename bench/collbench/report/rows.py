@@ -88,6 +88,7 @@ _WORDED: dict[type, tuple[Column, ...]] = {
 }
 
 
+@functools.cache
 def case_columns() -> tuple[Column, ...]:
     """Return the values of every case: of a `Summary`, its case first."""
     kinds = {"world_size": int, "size_bytes": int}
