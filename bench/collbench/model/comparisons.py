@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from collbench.model.conclusions import Interval
-from collbench.model.notices import Notice, RunNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Ending
 
 # Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
@@ -218,6 +218,9 @@ class Trend:
 
 
 # ── sessions of one run ─────────────────────────────────────────────────────────────────────────
+SESSION_CHANGED = Kind("session-changed", "{fact} changed between sessions: {recorded} before, {here} in a later one")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionDifference:
     """A fact in which two sessions differ."""
@@ -232,4 +235,4 @@ class SessionDifference:
     @property
     def notice(self) -> Notice:
         """Return the notice for the report of a run with both sessions."""
-        return notice(RunNotice.SESSION_CHANGED, fact=self.fact, recorded=self.recorded, here=self.here)
+        return SESSION_CHANGED(fact=self.fact, recorded=self.recorded, here=self.here)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from collbench.catalog.collectives import ALL_OPTIONS
 from collbench.model.comparisons import Absence, ChangeVerdict
 from collbench.model.conclusions import Finding, FindingKind, Interval, Summary
-from collbench.model.notices import Notice, Value
+from collbench.model.notices import Notice, Value, kinds
 from collbench.model.records import Case, EndReason, Json, Option
 from collbench.report import notices
 
@@ -45,7 +45,7 @@ class _NamesOfKinds:
 
     @staticmethod
     def __get_pydantic_json_schema__(_: object, handler: object) -> Json:
-        return {"type": "string", "enum": sorted(notices.kinds())}
+        return {"type": "string", "enum": kinds()}
 
 
 NoticeName = Annotated[str, _NamesOfKinds]
@@ -258,7 +258,7 @@ def _option_value(case: Case, option: Option) -> Any:
 def public_notice(notice: Notice) -> PublicNotice:
     """Return the notice with its sentence and remedy."""
     values = {name: _plain(value) for name, value in notice.values.items() if value is not None}
-    fields = {"kind": notice.kind.value, "text": notices.meaning(notice), "remedy": notices.remedy(notice)}
+    fields = {"kind": str(notice.kind), "text": notices.meaning(notice), "remedy": notices.remedy(notice)}
     about_run = {"run": notice.run} if notice.run is not None else {}
     return PublicNotice(**fields, values=values, cases=notice.cases, host=notice.host, **about_run)
 
