@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Notice
 from collbench.packages.gate.analyze import nodes as gate
 from collbench.packages.gate.analyze.nodes import Group, Round, Times
-from collbench.packages.gate.conclusions import GateNotice, GateVerdict
+from collbench.packages.gate.cli.gate import FAILED, STAGE_FAILED
+from collbench.packages.gate.conclusions import GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as on clusters that are in use.
 SCATTER = 0.13
@@ -48,13 +49,13 @@ class Fleet:
     ) -> list[Times]:
         live = [node for node in nodes if node not in self.dropped]
         if dead := set(self.dead) & {node for groups in rounds_of(live) for group in groups for node in group}:
-            self.dropped |= dict.fromkeys(dead, notice(GateNotice.NO_ANSWER, stage=stage))
+            self.dropped |= dict.fromkeys(dead, FAILED["lost"](stage=stage))
             live = [node for node in live if node not in dead]
         rounds = rounds_of(live)
         self.stages.append(stage)
         self.rounds += len(rounds)
         if stage in self.failing:
-            self.broken.append(notice(GateNotice.STAGE_FAILED, stage=stage, text="all ranks wait for each other"))
+            self.broken.append(STAGE_FAILED(stage=stage, text="all ranks wait for each other"))
             return []
         drifts = np.exp(self.dice.normal(0, self.drift, len(rounds))) if self.drift else np.ones(len(rounds))
         return [

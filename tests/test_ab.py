@@ -22,10 +22,10 @@ from collbench.cli.rounds import RoundsInTurns
 from collbench.model.comparisons import Absence, Judgement, Unpaired
 from collbench.model.conclusions import Interval
 from collbench.model.errors import ConfigError
-from collbench.model.notices import TurnNotice, notice
 from collbench.model.records import AbState, Case, Ending, EndReason, Failure, Side
 from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.planning import plan as planning
+from collbench.planning.plan import EXCLUSIVE_GPU
 from collbench.report.notices import sentences
 from collbench.report.progress import PairProgress
 from collbench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
@@ -481,7 +481,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
 
 @pytest.mark.slow
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_the_reason_is_reported(warm, monkeypatch):
-    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.EXCLUSIVE_GPU))
+    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: EXCLUSIVE_GPU())
     done = warm("ab", warm.config(), "--aa", "--budget", "6s", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()

@@ -10,13 +10,13 @@ from scipy import stats as scipy_stats
 
 from collbench.analyze import noise
 from collbench.analyze.analysis import analyze
-from collbench.analyze.compare import compare, compare_runs
+from collbench.analyze.compare import BEYOND_LAUNCHES, TOO_FEW_LAUNCHES_ON_A_SIDE, compare, compare_runs
 from collbench.catalog.collectives import OPERATIONS
+from collbench.machine.host import NO_TORCH
 from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
 from collbench.model.conclusions import Interval, Stall, Summary
 from collbench.model.divisions import Splits
 from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.model.notices import ComparisonNotice, SkipNotice, VerdictNotice, notice
 from collbench.model.records import Case, Failure, Fault, Skip
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report import comparison
@@ -24,6 +24,7 @@ from collbench.report.labels import on_both_sides
 from collbench.report.notices import sentence, sentences
 from collbench.report.wording import absence
 from collbench.stats.intervals import launch_interval
+from collbench.stats.verdicts import NOISE_FLOOR, ONE_LAUNCH_ON_A_SIDE
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
@@ -238,7 +239,7 @@ def test_launches_that_agree_exactly_neither_crash_nor_prove_more_than_a_clock_c
 
 def test_few_launches_decide_nothing_and_the_reason_is_given():
     (change,) = comparison_of([1.0, 1.01, 0.99], [2.0, 2.01, 1.99, 2.0]).changes
-    assert change.verdict == INCONCLUSIVE and change.reason.kind is VerdictNotice.FEW_LAUNCHES
+    assert change.verdict == INCONCLUSIVE and change.reason.kind is TOO_FEW_LAUNCHES_ON_A_SIDE
     assert comparison_of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
 
 
@@ -257,7 +258,7 @@ def test_one_launch_decides_nothing():
     result = comparison_of([1.0], [3.0, 3.1])
     (change,) = result.changes
     assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None)
-    assert change.reason.kind is VerdictNotice.ONE_LAUNCH
+    assert change.reason.kind is ONE_LAUNCH_ON_A_SIDE
     assert any("--noise-floor" in warning for warning in sentences(result.notices))
 
 
@@ -274,7 +275,7 @@ def test_one_launch_decides_nothing():
 )
 def test_a_stated_noise_floor_decides_about_single_launches(after, floor, verdict):
     (change,) = comparison_of([1.0], [after], noise_floor=floor).changes
-    assert change.verdict == verdict and change.reason.kind is VerdictNotice.NOISE_FLOOR
+    assert change.verdict == verdict and change.reason.kind is NOISE_FLOOR
 
 
 def test_a_stated_noise_floor_does_not_overrule_what_launches_show():
@@ -301,7 +302,7 @@ def test_cases_without_a_partner_are_listed():
     old, new = ([summary(case, [1, 1.01]) for case in cases] for cases in (CASES[:3], CASES[1:4]))
     dead = Summary(CASES[1], failures=(Failure("hang", 0, "nothing"),))
     skipped = dataclasses.replace(CASES[2], size_bytes=1)
-    missing = notice(SkipNotice.NO_TORCH)
+    missing = NO_TORCH()
     before, after = invented_run([]), invented_run([], skips=[Skip(skipped, missing)])
     result = compare(before, after, [*old, summary(skipped, [1, 1])], [dead, *new[1:]])
     unpaired = [(case.case, absence(case)) for case in (*result.only_before, *result.only_after)]
@@ -453,7 +454,7 @@ def test_cases_that_no_number_of_launches_decides_are_counted():
     """Launches do not reduce between-run variance: a small difference that it hides stays hidden."""
 
     def beyond(result):
-        return [entry.values["count"] for entry in result.notices if entry.kind is ComparisonNotice.BEYOND_LAUNCHES]
+        return [entry.values["count"] for entry in result.notices if entry.kind is BEYOND_LAUNCHES]
 
     assert beyond(apart([1, 1.3, 0.8, 1.1], [1.06, 1.2, 0.9, 1.15])) == [1]
     few, calm = [1, 1.01, 1.02], [1, 1.01, 0.99, 1.0]

@@ -12,9 +12,8 @@ from scipy.optimize import least_squares
 
 from collbench.analyze import cost_model
 from collbench.analyze.analysis import analyze
-from collbench.analyze.cost_model import gpu_rate, infiniband_rate
+from collbench.analyze.cost_model import NO_MODEL, gpu_rate, infiniband_rate
 from collbench.model.conclusions import Bound, Interval, Summary
-from collbench.model.notices import FindingNotice
 from collbench.model.records import Case
 from collbench.report.notices import sentences
 from collbench.stats import intervals
@@ -151,7 +150,7 @@ def test_a_series_that_no_model_describes_says_so_instead():
     (fit,) = cost_model.fits(series(zigzag))
     assert fit.segments == () and fit.alpha_s is None and fit.rate is None and fit.half_size is None
     assert fit.worst_residual > cost_model.WORST_RESIDUAL
-    assert fit.note.kind is FindingNotice.NO_MODEL and fit.note.values["worst"] == fit.worst_residual
+    assert fit.note.kind is NO_MODEL and fit.note.values["worst"] == fit.worst_residual
 
 
 def test_series_that_differ_in_anything_but_size_are_apart():
@@ -204,7 +203,7 @@ def test_every_segment_has_four_sizes():
     (eight,) = cost_model.fits(series(two_segments, sizes=SIZES[6:14]))
     assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
     (seven,) = cost_model.fits(series(two_segments, sizes=SIZES[6:13]))
-    assert seven.segments == () and seven.note.kind is FindingNotice.NO_MODEL
+    assert seven.segments == () and seven.note.kind is NO_MODEL
 
 
 def test_latency_is_not_biased_by_noise():

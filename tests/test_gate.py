@@ -13,9 +13,9 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from collbench.model.notices import notice
 from collbench.packages.gate.analyze import nodes as gate
-from collbench.packages.gate.conclusions import GateNotice
+from collbench.packages.gate.analyze.nodes import SLOW_INSIDE, SOME_NOT_INSIDE
+from collbench.packages.gate.cli.gate import FAILED
 from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
 from collbench.report.markdown import written
 from collbench.report.notices import sentence
@@ -117,7 +117,7 @@ def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
 def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
-    assert having(verdict) == [3] and verdict.nodes[3].note.kind is GateNotice.SLOW_INSIDE
+    assert having(verdict) == [3] and verdict.nodes[3].note.kind is SLOW_INSIDE
     assert fleet.stages == ["inside", "look"] and not verdict.remarks
 
 
@@ -126,7 +126,7 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
     verdict = fleet.judged()
     assert having(verdict) == [3]
     (remark,) = verdict.remarks
-    assert (remark.kind, remark.values) == (GateNotice.SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
+    assert (remark.kind, remark.values) == (SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
     assert Fleet(8).judged().remarks
 
 
@@ -134,7 +134,7 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
 def test_a_node_that_was_not_measured_does_not_pass():
     """One of eight nodes kills all four rounds; the other nodes took part and have no sample."""
     fleet = Fleet(8, failing=["look"])
-    fleet.dropped[2] = notice(GateNotice.RANK_KILLED, stage="look")
+    fleet.dropped[2] = FAILED["killed"](stage="look")
     verdict = fleet.judged()
     assert having(verdict) == [2] and len(having(verdict, gate.INCONCLUSIVE)) == 7
     verdict = Fleet(8, failing=["look"]).judged()

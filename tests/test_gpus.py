@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.machine import gpus, host
-from collbench.model.notices import SkipNotice, notice
+from collbench.machine.gpus import NVLINK_DOWN
 from collbench.report.notices import sentence
 
 
@@ -186,6 +186,6 @@ def test_registered_memory_needs_a_link_that_is_up(nvml):
     fake = nvml()
     (gpu, _) = gpus.visible(None)
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: 0
-    assert gpus.unsupported_registration(gpu) == notice(SkipNotice.NVLINK_DOWN)
+    assert gpus.unsupported_registration(gpu) == NVLINK_DOWN()
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: int(link == 3)
     assert gpus.unsupported_registration(gpu) is None

@@ -10,7 +10,7 @@ import pytest
 from collbench.catalog.backends import BACKENDS
 from collbench.launch import mpirun
 from collbench.machine import host
-from collbench.model.notices import SkipNotice
+from collbench.machine.host import NO_TORCH
 from collbench.model.records import Variables
 from collbench.report.notices import sentence
 from conftest import ROOT
@@ -79,7 +79,7 @@ def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
 
 def test_without_torch_there_is_no_backend():
     assert set(host.missing_backends(None, 0)) == set(BACKENDS)
-    assert all(reason.kind is SkipNotice.NO_TORCH for reason in host.missing_backends(None, 0).values())
+    assert all(reason.kind is NO_TORCH for reason in host.missing_backends(None, 0).values())
 
 
 def test_describing_the_machine_loads_no_mpi():

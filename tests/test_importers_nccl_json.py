@@ -10,9 +10,13 @@ import foreign
 from collbench.analyze.analysis import diagnose
 from collbench.analyze.summaries import summarize
 from collbench.model.errors import ForeignError
-from collbench.model.notices import notice
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import assembly, nccl_tests
+from collbench.packages.interop.importers.nccl_tests import (
+    AVERAGE_ASSUMED,
+    NO_TIME_IN_HALF,
+    STRANGE_RATES,
+    WITHOUT_FIRST_CALLS,
+)
 from collbench.packages.interop.importers.readings import Options, read_source
 from collbench.report.notices import sentences
 from conftest import invented_run
@@ -44,7 +48,7 @@ def test_times_and_cases(read):
     assert reading.numbers[0].case.key == "all_reduce/nccl/n2/float32/1024/metric=pipelined/depth=20/placement=out"
     # -a 3 is in the command line
     assert reading.numbers[0].aggregate.statistic == "mean of 20 calls back to back, maximum over ranks"
-    assert notice(ImportNotice.AVERAGE_ASSUMED) not in reading.unknown
+    assert AVERAGE_ASSUMED() not in reading.unknown
 
 
 @pytest.mark.parametrize("time_us", [0, 5e-324, 9e-4, -1])
@@ -52,7 +56,7 @@ def test_results_that_take_no_time_are_left_out(read, time_us):
     document = json.loads(foreign.nccl_json())
     document["results"][0]["in_place"]["time"] = time_us
     _, reading = read(json.dumps(document))
-    assert reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] == 1
+    assert reading.left_out[NO_TIME_IN_HALF()] == 1
     assert len(reading.numbers) == 2 * len(foreign.SIZES) - 1
 
 
@@ -71,7 +75,7 @@ def test_ranks_of_processes_with_several_devices(read):
     devices = [{"rank": 0, **device}, {"rank": 4, **device}]
     _, reading = read(foreign.nccl_json(ranks=8, config=config(ngpus=4, devices=devices)))
     assert reading.numbers[0].case.world_size == 8
-    assert ImportNotice.STRANGE_RATES not in {note.kind for note in reading.notes}
+    assert STRANGE_RATES not in {note.kind for note in reading.notes}
 
 
 @pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
@@ -150,7 +154,7 @@ def test_calls_that_the_tool_leaves_out_are_left_out(read):
     _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
     aggregate = next(entry for entry in reading.numbers if entry.case.placement == "out").aggregate
     assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
-    assert "without the first 2" in aggregate.statistic and notice(ImportNotice.FIRST_CALLS, calls=2) in reading.notes
+    assert "without the first 2" in aggregate.statistic and WITHOUT_FIRST_CALLS(calls=2) in reading.notes
 
 
 # ── late ranks ───────────────────────────────────────────────────────────────────────────────────

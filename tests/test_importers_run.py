@@ -15,8 +15,8 @@ from collbench.analyze.summaries import headlines, summarize
 from collbench.model.records import Aggregate, Case, Run, Samples
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.config import Expectation, Expectations
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import assembly, nccl_tests
+from collbench.packages.interop.importers.assembly import OTHER_SETTINGS, REPEATED_CASES
 from collbench.packages.interop.importers.readings import Options, read_source
 from collbench.report import document
 from collbench.report.markdown import written
@@ -120,7 +120,7 @@ def test_files_under_other_settings_are_no_launches_of_one_case(tmp_path, texts,
     with pytest.raises(assembly.ForeignError, match="nothing to import") as caught:
         read(tmp_path, *texts)
     (reason,) = caught.value.reasons
-    assert reason.kind is ImportNotice.OTHER_SETTINGS and reason.values["rows"] == 8
+    assert reason.kind is OTHER_SETTINGS and reason.values["rows"] == 8
     assert first in reason.values["first"] and second in reason.values["second"]
     assert "s3cret" not in str(reason), "only variables of the allow-list are kept"
 
@@ -136,7 +136,7 @@ def test_repeats_within_one_file_are_reported(tmp_path):
     imported = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
     assert imported.plan.launches == 2
     values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
-    assert {"kind": ImportNotice.REPEATED, "values": values} in imported.facts["notices"]
+    assert {"kind": REPEATED_CASES, "values": values} in imported.facts["notices"]
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from collbench.analyze import links
+from collbench.analyze.links import FEW_RANKS
 from collbench.catalog.collectives import cycle
 from collbench.catalog.subgroups import rounds
-from collbench.model.notices import DiagnosisNotice
 from collbench.model.records import Case, Timings
 from conftest import invented_run, samples
 
@@ -87,7 +87,7 @@ def test_a_link_that_is_slow_in_every_launch_is_named():
 def test_three_ranks_are_reported_as_too_few():
     findings, silent = links.slow_ranks_and_links(run_of(3, slow_rank=1))
     assert not findings
-    assert [reason.kind for reason in silent] == [DiagnosisNotice.FEW_RANKS]
+    assert [reason.kind for reason in silent] == [FEW_RANKS]
 
 
 def test_the_matrix_holds_the_medians():

@@ -18,8 +18,8 @@ import pytest
 
 import foreign
 from collbench.model.errors import ForeignError
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import assembly, nccl_tests, osu
+from collbench.packages.interop.importers.assembly import OTHER_SETTINGS
 from collbench.packages.interop.importers.readings import Options, Source
 
 SEEDS = 1000
@@ -363,7 +363,7 @@ def test_tables_are_launches_of_a_case_only_under_equal_settings(tool):
         try:
             samples = assembly.assemble(tool, "x", [(source, reading)]).samples
         except ForeignError as error:
-            assert ImportNotice.OTHER_SETTINGS in {reason.kind for reason in error.reasons}
+            assert OTHER_SETTINGS in {reason.kind for reason in error.reasons}
             samples = ()
         launches = Counter(sample.case for sample in samples)
         for op, several in settings.items():

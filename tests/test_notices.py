@@ -5,19 +5,28 @@ import re
 import string
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from collbench.analyze.notices import BUSY, CHECKED_ELSEWHERE, CROWDED
+from collbench.analyze.summaries import DISPATCH_BOUND, FAR_OUTLIERS, STEAL
+from collbench.catalog.splits import TOO_HOT
 from collbench.model.errors import StoreError
-from collbench.model.notices import CaseNotice, Notice, RunNotice, SkipNotice, kind_named, notice
-from collbench.packages.replay.replayed_calls import ChangeNotice, Replay
-from collbench.report.notices import kinds, sentence
+from collbench.model.notices import Kind, Notice, kind_named, kinds
+from collbench.packages import KINDS
+from collbench.packages.replay.planning import CALLS_LEFT_OUT
+from collbench.packages.replay.replayed_calls import Replay
+from collbench.planning.cases import FEWEST_RANKS, JOB_RANKS
+from collbench.planning.plan import LAUNCH_MEMORY, SEVERAL_REASONS
+from collbench.report.notices import sentence
 from collbench.store import encoding
 from conftest import ROOT
 
-SOURCES = sorted((ROOT / "bench" / "collbench").rglob("*.py"))
-# Set of kinds → the value that its notices get later than the other values.
-LATER = {"ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
+BENCH = ROOT / "bench" / "collbench"
+SOURCES = sorted(BENCH.rglob("*.py"))
+# Packages → the value that their notices get later than the other values.
+LATER = {"interop": "rows", "replay": "count"}
 # Format of values that may be missing: nothing is printed then.
 OPTIONAL = ("after ",)
 
@@ -29,64 +38,76 @@ def fields(template: str) -> dict[str, str]:
 
 def test_every_kind_has_a_sentence_and_a_name_of_its_own():
     assert all(kind.text for kind in kinds())
-    assert len({kind.value for kind in kinds()}) == len(kinds())
+    with pytest.raises(ValueError, match="two kinds of notices are named busy"):
+        Kind("busy", "another sentence")
 
 
-def given() -> list[tuple[str, set[str], str]]:
-    """Return kind, names of values, place and function of every notice that the code makes with all values."""
+def test_the_table_names_each_module_in_which_kinds_stand():
+    standing = {
+        ".".join(path.relative_to(BENCH).with_suffix("").parts).removesuffix(".__init__")
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Kind"
+    }
+    assert sorted([*KINDS, "model.notices"]) == sorted(standing)
+
+
+def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
+    """Return the notices that the code makes: kind, names of values, whether these are all, file and line."""
+    by_constant = {kind.upper().replace("-", "_"): kind for kind in kinds()}
     entries = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not node.args or ast.unparse(node.func) not in {"notice", "about"}:
-                continue
-            for kind in re.findall(r"\w+Notice\.\w+", ast.unparse(node.args[0])):
-                names = {word.arg for word in node.keywords if word.arg not in {None, "host", "cases"}}
-                entries.append((kind, names, f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func)))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.IfExp):
+                names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
+                every = all(word.arg for word in node.keywords)
+                for name in (part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)):
+                    if name in by_constant:
+                        entries.append((by_constant[name], names, every, path, node.lineno))
     return entries
 
 
 def test_the_values_of_each_notice_are_those_of_its_sentence():
-    by_name = {f"{type(kind).__name__}.{kind.name}": kind for kind in kinds()}
     seen = set()
-    for name, values, where, function in given():
-        wanted = fields(by_name[name].text + by_name[name].remedy)
-        seen.add(name)
-        if function == "notice":  # `about` adds further values
-            assert values | {LATER.get(name.partition(".")[0])} >= set(wanted), (where, name, values, wanted)
-            assert values <= set(wanted), (where, name, values, wanted)
+    for kind, values, every, path, line in given():
+        wanted = fields(kind.text + kind.remedy)
+        seen.add(kind)
+        assert values <= set(wanted), (path, line, kind, values, wanted)
+        if every:
+            later = {LATER.get(package) for package in path.relative_to(BENCH).parts}
+            assert values | later >= set(wanted), (path, line, kind, values, wanted)
     assert len(seen) > 80
 
 
 WORDED = [
     (
-        notice(RunNotice.CROWDED, ranks=(4, 8), cores=1),
+        CROWDED(ranks=(4, 8), cores=1),
         "4, 8 ranks share 1 core: they wait for a core as well as for data; use fewer ranks",
     ),
     (
-        notice(RunNotice.BUSY, host="node1", load=1.25, cores=2),
+        BUSY(host="node1", load=1.25, cores=2),
         "host node1: the machine was busy at the start (load 1.25 on 2 cores); repeat when it is idle",
     ),
-    (notice(CaseNotice.FAR_OUTLIERS, far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
+    (FAR_OUTLIERS(far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
     (
-        notice(CaseNotice.FAR_OUTLIERS, far=3, iterations=40, causes=(notice(CaseNotice.STEAL, share=0.25),)),
+        FAR_OUTLIERS(far=3, iterations=40, causes=(STEAL(share=0.25),)),
         "3 of 40 iterations are far outliers; seen meanwhile: the hypervisor took 25 % of a core",
     ),
     (
-        notice(CaseNotice.DISPATCH_BOUND, share=0.125, host_s=0.002),
+        DISPATCH_BOUND(share=0.125, host_s=0.002),
         "dispatch-bound: in 12.5 % of the iterations the GPU ran out of work before all was enqueued, so this is not "
         "the device's time; by the host's clock 2.00 ms",
     ),
     (
-        notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=0),
+        CHECKED_ELSEWHERE(right=8, wrong=0, unchecked=0),
         "CollBench verified none of the results; the tool itself found 8 right and 0 wrong",
     ),
     (
-        notice(
-            SkipNotice.SEVERAL,
+        SEVERAL_REASONS(
             reasons=tuple(
-                notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
+                LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
                 for needed in (2**30, 2**30 + 1, 2**31)
-            ),
+            )
         ),
         "2 ranks on gloo need 1.00 GiB of memory; 1.00 MiB may be used here (and 1 other reason: see plan)",
     ),
@@ -113,7 +134,7 @@ except ValueError as error:
 def test_a_stored_notice_is_read_in_any_process():
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.splitlines() == [
-        "(<ImportNotice.SIZE_0: 'size-0'>, {'rows': 2})",
+        "('size-0', {'rows': 2})",
         "0.kind: Value error, 'size-9': CollBench has no notice of this kind",
     ]
 
@@ -121,18 +142,18 @@ def test_a_stored_notice_is_read_in_any_process():
 def test_values_that_a_file_lacks_are_an_error_of_one_line():
     assert kinds()  # loads those of packages
     for wrong in (
-        notice(SkipNotice.JOB_RANKS),
-        notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
-        notice(kind_named("repeated-cases"), size_bytes="x", operation="y", count=1),
-        Notice(SkipNotice.TOO_HOT),
+        JOB_RANKS(),
+        LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
+        kind_named("repeated-cases")(size_bytes="x", operation="y", count=1),
+        Notice(TOO_HOT),
     ):
         with pytest.raises(StoreError, match=f"a notice {wrong.kind} does not have"):
             sentence(wrong)
 
 
 def test_reasons_and_replays_survive_the_way_to_a_rank():
-    why = notice(SkipNotice.FEWEST_RANKS, op="broadcast", fewest=2)
-    left = Notice(ChangeNotice.LEFT_OUT, {"operation": "broadcast", "why": (why,), "count": 3})
+    why = FEWEST_RANKS(op="broadcast", fewest=2)
+    left = Notice(CALLS_LEFT_OUT, {"operation": "broadcast", "why": (why,), "count": 3})
     replay = Replay("a file", (), (), changes=(left,))
     assert encoding.decoded(encoding.encoded(replay), Replay) == replay
     assert sentence(left) == "3 × broadcast left out: broadcast needs 2 ranks or more"
@@ -141,7 +162,7 @@ def test_reasons_and_replays_survive_the_way_to_a_rank():
 def test_the_list_has_each_kind_with_its_sentence_and_remedy(warm):
     done = warm("list", "notices")
     assert done.returncode == 0, done.stderr
-    assert {line.split()[0] for line in done.stdout.splitlines()[2:]} >= {kind.value for kind in kinds()}
+    assert {line.split()[0] for line in done.stdout.splitlines()[2:]} >= {*kinds()}
     assert "INCOMPLETE: <missing> of <planned> measurements missing" in done.stdout
     assert "go on with collbench resume <path>" in done.stdout
 

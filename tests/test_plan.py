@@ -7,7 +7,8 @@ import pytest
 
 from collbench.catalog import dtypes, subgroups
 from collbench.config.models import parse
-from collbench.model.notices import SkipNotice, notice
+from collbench.machine.gpus import NVLINK_DOWN
+from collbench.machine.host import NO_GPU, UNNAMED_THREADS
 from collbench.model.records import Case, Failure, Launch, Machine, Samples
 from collbench.packages.interop.cli import flags as nccl_tests_flags
 from collbench.packages.training.synchronisation import StepOptions, Strategy
@@ -154,11 +155,11 @@ def test_a_graph_has_as_few_hot_buffers_as_its_data_allow(dtype):
 NCCL = ["backends=[nccl]", "world_sizes=[1]"]
 SHARED = ["backends=[nccl]", "world_sizes=[4]", "oversubscribe_gpu=true"]
 ONE_GPU = replace(MACHINE, gpus=1)
-NO_MULTICAST = replace(ONE_GPU, registered_missing=notice(SkipNotice.NVLINK_DOWN))
+NO_MULTICAST = replace(ONE_GPU, registered_missing=NVLINK_DOWN())
 AMPERE = replace(ONE_GPU, gpu_capability=80)
 ROOMY = replace(MACHINE, memory_available_bytes=2**50)
 MPI = ["backends=[mpi]"]
-UNNAMED = notice(SkipNotice.UNNAMED_THREADS, version="2.13")
+UNNAMED = UNNAMED_THREADS(version="2.13")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ UNNAMED = notice(SkipNotice.UNNAMED_THREADS, version="2.13")
         ),
         ([*NCCL, "dtypes=[float8_e4m3fn]"], AMPERE, "from compute capability 9.0 on; the GPU has 8.0"),
         ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"], ONE_GPU, "nccl has no premul_sum of float8_e5m2"),
-        (NCCL, replace(MACHINE, backends_missing={"nccl": notice(SkipNotice.NO_GPU)}), "no NVIDIA GPU"),
+        (NCCL, replace(MACHINE, backends_missing={"nccl": NO_GPU()}), "no NVIDIA GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
         ([*NCCL, "env={NCCL_ALGO: [PAT]}"], ONE_GPU, "write NCCL_ALGO=allgather:pat"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),

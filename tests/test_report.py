@@ -22,12 +22,12 @@ from collbench.analyze.summaries import headlines, summarize
 from collbench.catalog.collectives import CALLS, OPERATIONS, usual
 from collbench.catalog.registry import PACKAGES
 from collbench.catalog.subgroups import rounds
+from collbench.machine.host import NO_GPU, REALTIME_REFUSED
 from collbench.model.comparisons import Absence, Unpaired
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from collbench.model.notices import SkipNotice, notice
 from collbench.model.records import Case, Failure, Machine, Samples, Skip
 from collbench.model.visible import visible
-from collbench.packages.interop.conclusions import ImportNotice
+from collbench.packages.interop.importers.nccl_tests import RECORDED_ERROR
 from collbench.packages.replay.replayed_calls import Recording, ReplayOptions
 from collbench.report import comparison, document, junit, machine_format, markdown, page, tables
 from collbench.report.blocks import Heading, keyed, table
@@ -70,7 +70,7 @@ def run():
     dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
     return run_of(
         also=[Samples(dead, 1, 0.0, failure=Failure("killed", 3, "rank 3 was ended by SIGKILL"))],
-        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), notice(SkipNotice.NO_GPU))],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), NO_GPU())],
     )
 
 
@@ -109,9 +109,7 @@ def hostile_run():
     dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
     run = run_of(
         also=[Samples(dead, 1, 0.0, failure=Failure("raised", 3, HOSTILE))],
-        skips=[
-            Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), notice(SkipNotice.REALTIME_REFUSED, text=HOSTILE))
-        ],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), REALTIME_REFUSED(text=HOSTILE))],
     )
     host = {"hostname": HOSTILE, "cpu": {"model": HOSTILE}, "gpus": [{"name": HOSTILE}], "packages": {"torch": HOSTILE}}
     manifest = run.manifest | {"name": HOSTILE, "status": HOSTILE, "argv": [HOSTILE]}
@@ -119,7 +117,7 @@ def hostile_run():
         run,
         manifest=manifest,
         environment=[{"host": host}],
-        notices=(notice(ImportNotice.RECORDED_ERROR, error=HOSTILE),),
+        notices=(RECORDED_ERROR(error=HOSTILE),),
     )
 
 
@@ -397,7 +395,7 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
 
 def test_junit_of_a_run_fails_where_its_exit_code_is_1():
     dead = Samples(CASES[0], 3, 0.0, failure=Failure("hang", None, "nobody"))
-    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), notice(SkipNotice.NO_GPU))
+    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), NO_GPU())
     for also, problems in (([], 0), ([dead], 1)):
         run = run_of(also=also, skips=[skip])
         analysis = analyze(run)

@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from collbench.analyze.analysis import diagnose
+from collbench.analyze.analysis import NOBODY_LATE, diagnose
 from collbench.analyze.ranks import LARGEST_SHARE
-from collbench.model.notices import DiagnosisNotice
 from collbench.store import folders
 from tools import large_runs
 
@@ -56,7 +55,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 def test_ranks_are_late_only_if_most_others_are_not(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + large_runs.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
-    assert diagnose(folders.read(small(tmp_path, most))).silent[0].kind is DiagnosisNotice.NOBODY_LATE
+    assert diagnose(folders.read(small(tmp_path, most))).silent[0].kind is NOBODY_LATE
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from collbench.cli.shipped import PAGES
 from collbench.model import pages
-from collbench.report import notices
+from collbench.model.notices import kinds
 from conftest import ROOT
 
 
@@ -48,7 +48,7 @@ def test_pages_that_messages_name_exist(monkeypatch):
 
 
 def test_no_message_names_files_that_only_a_checkout_has():
-    for kind in notices.kinds():
+    for kind in kinds():
         text = f"{kind.text}; {kind.remedy}"
         assert "docs/" not in text and "run_bench" not in text
         assert "make install" not in text or "in a checkout" in text, text

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collbench.catalog.backends import LOW_CAPABILITY
 from collbench.model.errors import StoreError
-from collbench.model.notices import SkipNotice, TurnNotice, notice
 from collbench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
+from collbench.planning.cases import NO_ROOT
+from collbench.planning.plan import MEMORY_OF_BOTH, SEVERAL_REASONS
 from collbench.report.notices import sentences
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
@@ -21,8 +23,8 @@ from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 SKIPS = (
-    Skip(CASE, notice(SkipNotice.SEVERAL, host="b", reasons=(notice(SkipNotice.NO_ROOT, root=3, ranks=2),))),
-    Skip(CASE, notice(SkipNotice.LOW_CAPABILITY, backend="nccl", dtype="float8_e5m2", least=9.0, has=8.0)),
+    Skip(CASE, SEVERAL_REASONS(host="b", reasons=(NO_ROOT(root=3, ranks=2),))),
+    Skip(CASE, LOW_CAPABILITY(backend="nccl", dtype="float8_e5m2", least=9.0, has=8.0)),
 )
 PLAN = Plan(
     "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), SKIPS, 2,
@@ -118,7 +120,7 @@ def test_a_reason_of_another_version_is_refused(run):
 
 
 def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
-    why = notice(TurnNotice.BOTH_MEMORY, needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
+    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
     state = AbState(0.05, 60.0, False, "3", 1, why)
     assert encoding.ab_from_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state
 

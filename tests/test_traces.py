@@ -15,13 +15,12 @@ import pytest
 
 from collbench.machine import memory
 from collbench.model.errors import ForeignError
-from collbench.model.notices import notice
 from collbench.packages.replay import importers as traces
 from collbench.packages.replay import report as findings
 from collbench.packages.replay import store as call_file
 from collbench.packages.replay.analyze.recorded import recorded_job
-from collbench.packages.replay.importers import recordings
-from collbench.packages.replay.recorded_calls import Gaps, ReplayNotice
+from collbench.packages.replay.importers import FILES_NO_RECORDING, FILES_OF_OTHER_FORMAT, INCOMPLETE_CALLS, recordings
+from collbench.packages.replay.recorded_calls import RECORDED_LEFT_OUT, UNSURE_OPERATORS, Gaps
 from collbench.report.notices import sentence, sentences
 from conftest import ROOT
 
@@ -114,7 +113,7 @@ def test_of_several_formats_in_a_folder_the_most_detailed_is_read(tmp_path):
         written(tmp_path, f"fr_rank{rank}.json", {"entries": [entry | {"output_sizes": [[100]]}]})
     recorded = traces.read([tmp_path])
     assert (recorded.kind, len(recorded.ranks)) == ("Kineto", 2)
-    assert recorded.notices == (notice(ReplayNotice.OTHER_FORMAT, format="flight recorder", count=2),)
+    assert recorded.notices == (FILES_OF_OTHER_FORMAT(format="flight recorder", count=2),)
     assert [rank.offset_s for rank in recorded.ranks] == [0.0, pytest.approx(1e-6, abs=3e-7)]
     saved = tmp_path / "job.calls.jsonl"
     saved.write_text(call_file.to_text(recorded))
@@ -246,7 +245,7 @@ def test_kineto_with_metadata(tmp_path):
     assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
     assert (exchange.operation, exchange.splits_in) == ("all_to_all_uneven", (60, 40))
     assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
-    assert job.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),) and job.unknown == {"duration": 3}
+    assert job.notices == (RECORDED_LEFT_OUT(what="wait", count=1),) and job.unknown == {"duration": 3}
 
 
 def test_kineto_without_metadata(tmp_path):
@@ -420,12 +419,12 @@ def test_an_annotation_without_an_operator_is_a_call(tmp_path):
 def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
     """gloo makes some operations of others: such operators may be the same calls."""
     recorded, job = looked_at(tmp_path, operator(10, "broadcast_", []), annotation(50, "gloo:all_reduce", [], 7, 2))
-    assert recorded.notices == (notice(ReplayNotice.OPERATORS, count=1),)
+    assert recorded.notices == (UNSURE_OPERATORS(count=1),)
     assert "at least 7.00 µs" in findings.recorded_sentence(job)
     scattered = operator(500, "_reduce_scatter_base_", [[9], [18]])
     recorded, _ = looked_at(tmp_path, scattered, annotation(510, "gloo:all_reduce", [[18]], 8000, 5))
     assert [call.operation for call in recorded.ranks[0].calls] == ["all_reduce"]
-    assert recorded.notices == (notice(ReplayNotice.OPERATORS, count=1),)
+    assert recorded.notices == (UNSURE_OPERATORS(count=1),)
 
 
 def test_calls_that_only_the_dispatcher_knows_are_counted(tmp_path):
@@ -497,7 +496,7 @@ def test_execution_trace_with_attributes_and_groups(tmp_path):
         3, "reduce_scatter_list", "float32", (1, 3), 12,
     )  # fmt: skip
     assert (call.elements_in, call.elements_out, call.start_s, call.asynchronous) == (80, 40, None, None)
-    assert recorded.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),)
+    assert recorded.notices == (RECORDED_LEFT_OUT(what="wait", count=1),)
     assert recorded.unknown == {"start": 1, "duration": 1}
 
 
@@ -540,7 +539,7 @@ def test_flight_recorder(tmp_path):
     recorded = dump(tmp_path, [{"profiling_name": "nccl:send 1->0", "is_p2p": True, "state": "started"}])
     (call,) = recorded.ranks[0].calls
     assert (call.operation, call.peer) == ("send", 2)
-    assert recorded.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
+    assert recorded.notices == (INCOMPLETE_CALLS(count=1),)
 
 
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
@@ -578,7 +577,7 @@ def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     assert [(call.operation, call.duration_s, call.batched) for call in recorded.ranks[0].calls] == [
         ("send", 0.0015, True), ("recv", 0.0015, True), ("send", None, False),
     ]  # fmt: skip
-    assert recorded.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
+    assert recorded.notices == (INCOMPLETE_CALLS(count=1),)
     assert findings.recorded_sentence(recorded_job(recorded)).startswith("calls took at least 3.00 ms")
 
 
@@ -755,7 +754,7 @@ def test_an_archive_is_read_as_a_folder(tmp_path):
     packed = {f"a/rank-{rank}.json.gz": gzip.compress(json.dumps(recorder()).encode()) for rank in (2, 5)}
     recorded = traces.read([tar_of(tmp_path, others | packed)])
     assert [rank.rank for rank in recorded.ranks] == [2, 5]
-    assert recorded.notices == (notice(ReplayNotice.NO_RECORDINGS, file="a/kernel_0.py", count=3),)
+    assert recorded.notices == (FILES_NO_RECORDING(file="a/kernel_0.py", count=3),)
     damaged = packed | {"a/rank-6.json.gz": packed["a/rank-2.json.gz"][:40]}  # a damaged rank is not another file
     for members, message in (
         (damaged, r"rank-6\.json\.gz"),
@@ -769,7 +768,7 @@ def test_an_archive_is_read_as_a_folder(tmp_path):
 def test_other_files_of_a_folder_are_counted(tmp_path):
     written(tmp_path, "README.md", b"# what this is")
     path = written(tmp_path, "fr_rank2.json", recorder())
-    left_out = notice(ReplayNotice.NO_RECORDINGS, file="README.md", count=1)
+    left_out = FILES_NO_RECORDING(file="README.md", count=1)
     assert traces.read([tmp_path]).notices == (left_out,)
     assert sentence(left_out) == "1 × file that is not a recording, such as README.md: left out"
     (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))

@@ -12,8 +12,8 @@ import pytest
 
 from collbench.analyze.compare import compare_runs
 from collbench.analyze.pairs import compare_sides
+from collbench.machine.host import NO_TORCH
 from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
-from collbench.model.notices import SkipNotice, notice
 from collbench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
 from collbench.packages.training.synchronisation import (
     TRAINING_STEP,
@@ -186,7 +186,7 @@ def test_a_skipped_scenario_is_the_reason_why_each_of_its_strategies_is_missing(
     again = with_strategy(FLAT, Strategy("flat", again=1))
     no_torch = "torch is not installed: pip install torch, or make install in a checkout"
     for skipped, affected in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):
-        run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, notice(SkipNotice.NO_TORCH)),)))
+        run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, NO_TORCH()),)))
         reason_by_case = {case.case: absence(case) for case in compare(old, run).only_before}
         assert {case for case, reason in reason_by_case.items() if reason == no_torch} == affected
         assert [absence(case) for case in turns(old, run).only_before] == [no_torch]

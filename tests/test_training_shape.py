@@ -7,21 +7,14 @@ import pytest
 
 from collbench.analyze.analysis import analyze
 from collbench.model.records import Case, Machine
-from collbench.packages.training.catalog.strategies import unsupported
+from collbench.packages.training.catalog.strategies import CALL_MEMORY, unsupported
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.planning import buckets
 from collbench.packages.training.planning.buckets import ReadyTimes
 from collbench.packages.training.planning.link_model import AllReduceCost
 from collbench.packages.training.planning.steps import shape_of
 from collbench.packages.training.step_records import Link
-from collbench.packages.training.synchronisation import (
-    REFERENCE,
-    Scenario,
-    StepOptions,
-    Strategy,
-    TrainingSkip,
-    strategy_in,
-)
+from collbench.packages.training.synchronisation import REFERENCE, Scenario, StepOptions, Strategy, strategy_in
 from collbench.report.notices import sentence
 from collbench.store import folders
 
@@ -94,7 +87,7 @@ def test_a_real_link_must_have_memory_for_what_it_moves():
     case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="shape:xl", batch=1, sequence=2))
     xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))
     small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
-    assert unsupported(Strategy("flat"), xl, small).kind is TrainingSkip.CALL_MEMORY
+    assert unsupported(Strategy("flat"), xl, small).kind is CALL_MEMORY
     assert unsupported(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
     assert unsupported(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
 

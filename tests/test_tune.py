@@ -17,11 +17,11 @@ from collbench.cli.rounds import RoundsInTurns
 from collbench.machine import host
 from collbench.model.conclusions import Interval
 from collbench.model.errors import StoreError
-from collbench.model.notices import notice
 from collbench.model.records import Case, Failure, Samples, Variables
 from collbench.packages.tune import catalog, machine, plots
 from collbench.packages.tune import planning as rounds_of
 from collbench.packages.tune.analyze import choosing, outcome
+from collbench.packages.tune.catalog import RULE_FOR_OTHER_HOSTS, RULE_FOR_SOME_CALLS, RULE_WITH_CHANNELS
 from collbench.packages.tune.cli.rounds import TuneRounds, read_state
 from collbench.packages.tune.cli.tune import usage
 from collbench.packages.tune.rules import (
@@ -32,7 +32,6 @@ from collbench.packages.tune.rules import (
     Pick,
     SizeRule,
     Tuned,
-    TuneNotice,
     TuneState,
     Why,
     cell_of,
@@ -113,9 +112,9 @@ def test_a_line_that_nccls_plugin_would_misread_is_named_with_its_number():
     lines = [problem.partition(":")[0] for problem in read.problems]
     assert lines == ["line 2", "line 3", "line 4", "line 4", "line 6"]
     assert read.notes == (
-        notice(TuneNotice.OWN_CHANNELS, line=5, channels="4"),
-        notice(TuneNotice.FOR_SOME_CALLS, line=5),
-        notice(TuneNotice.OTHER_HOSTS, line=7, nodes="2", hosts=1),
+        RULE_WITH_CHANNELS(line=5, channels="4"),
+        RULE_FOR_SOME_CALLS(line=5),
+        RULE_FOR_OTHER_HOSTS(line=7, nodes="2", hosts=1),
     )
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
     assert choices_at(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]

@@ -16,7 +16,7 @@ from collbench.analyze.summaries import choice_changes, summarize
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Analysis, Diagnosis
 from collbench.model.divisions import WORLD
-from collbench.model.notices import DiagnosisNotice, Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Run
 
 
@@ -40,6 +40,16 @@ def analyze(run: Run) -> Analysis:
     )
 
 
+NOBODY_LATE = Kind("nobody-late", "no rank is late")
+NOTHING_MEASURED = Kind("nothing-measured", "nothing was measured, so no rank can be named")
+NO_LINKS_TESTED = Kind("no-links-tested", "links were not tested", "`collbench run pairs` tests them")
+NOBODY_SLOW = Kind("nobody-slow", "no rank and no link is slow")
+RANKS_UNTESTED = Kind(
+    "ranks-untested",
+    "ranks that compute after a barrier are not tested for being late: they leave the barrier together",
+)
+
+
 def diagnose(run: Run) -> Diagnosis:
     """Find late ranks from arrivals, and slow ranks and links from pairwise exchanges."""
     late = late_ranks(run)
@@ -48,15 +58,15 @@ def diagnose(run: Run) -> Diagnosis:
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
-        silent.append(notice(DiagnosisNotice.NOTHING_MEASURED))
+        silent.append(NOTHING_MEASURED())
     elif not late and any(map(_shows_late_ranks, measured)):
-        silent.append(notice(DiagnosisNotice.NOBODY_LATE))
+        silent.append(NOBODY_LATE())
     if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
-        silent.append(notice(DiagnosisNotice.RANKS_UNTESTED, list(dict.fromkeys(together))))
+        silent.append(RANKS_UNTESTED(list(dict.fromkeys(together))))
     if not any(OPERATIONS[case.op].paired for case in measured):
-        silent.append(notice(DiagnosisNotice.NO_LINKS_TESTED))
+        silent.append(NO_LINKS_TESTED())
     elif not slow and not silent:
-        silent.append(notice(DiagnosisNotice.NOBODY_SLOW))
+        silent.append(NOBODY_SLOW())
     return Diagnosis((*late, *slow), tuple(silent))
 
 
@@ -65,19 +75,42 @@ def _shows_late_ranks(case: Case) -> bool:
     return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
+NO_ARRIVALS = Kind(
+    "no-arrivals", "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
+)
+NOT_APART = Kind(
+    "not-apart",
+    "no rank can be named: the file times each process from one call to the next, which is the same for all "
+    "ranks, whichever is late",
+    "nccl-tests -I 1 -z 3 times each call separately",
+)
+SEVERAL_GPUS = Kind(
+    "several-gpus",
+    "processes with several GPUs: the file has only the longest of their times, which does not identify a rank",
+    "start one process for each GPU",
+)
+ONLY_ROOTED = Kind(
+    "only-rooted", "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
+)
+NO_LINK_TIMES = Kind(
+    "no-link-times",
+    "slow ranks and links: imported times do not show them, because all ranks wait equally long for the slowest rank",
+)
+
+
 def _undiagnosed(run: Run, late: bool) -> Iterable[Notice]:
     """Yield a notice on each question that imported numbers cannot answer. late: whether a late rank was named."""
     aggregates = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
     apart = [(case, aggregate) for case, aggregate in aggregates if aggregate.apart]
     if not aggregates:
-        yield notice(DiagnosisNotice.NO_ARRIVALS)
+        yield NO_ARRIVALS()
         return
     if not apart:
-        yield notice(DiagnosisNotice.NOT_APART)
+        yield NOT_APART()
     elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
-        yield notice(DiagnosisNotice.SEVERAL_GPUS)
+        yield SEVERAL_GPUS()
     elif all(OPERATIONS[case.op].rooted or case.groups != WORLD for case, _ in apart):
-        yield notice(DiagnosisNotice.ONLY_ROOTED)
+        yield ONLY_ROOTED()
     elif not late:
-        yield notice(DiagnosisNotice.NOBODY_LATE)
-    yield notice(DiagnosisNotice.NO_LINK_TIMES)
+        yield NOBODY_LATE()
+    yield NO_LINK_TIMES()

@@ -36,10 +36,11 @@ from collbench.model.comparisons import (
 from collbench.model.conclusions import IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
-from collbench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice, of_run
+from collbench.model.notices import Kind, Notice, of_run
 from collbench.model.records import Case, Run, Samples
 from collbench.stats import intervals, verdicts
 from collbench.stats.intervals import Floats, launch_interval
+from collbench.stats.verdicts import CHANGED, NEITHER, ONE_LAUNCH_ON_A_SIDE
 from collbench.store.ledger import LedgerEntry
 
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
@@ -381,6 +382,9 @@ def _tested(
     return changes, _concluded(judgement, before[0], after[0], units)
 
 
+TOO_FEW_LAUNCHES_ON_A_SIDE = Kind("too-few-launches-on-a-side", "fewer than {fewest} launches on a side")
+
+
 def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
     """Return the judgement as it is reported: marked as over runs, or undecided if a side has too few launches.
 
@@ -390,7 +394,7 @@ def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool)
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
     if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
         return judgement
-    return verdicts.undecided(judgement, notice(VerdictNotice.FEW_LAUNCHES, fewest=verdicts.FEWEST_LAUNCHES))
+    return verdicts.undecided(judgement, TOO_FEW_LAUNCHES_ON_A_SIDE(fewest=verdicts.FEWEST_LAUNCHES))
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
@@ -423,6 +427,33 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
 
 
 # ── notices ──────────────────────────────────────────────────────────────────────────────────────
+PLANTED_FAULTS = Kind("planted-faults", "faults were planted on purpose ({faults}): these numbers measure nothing else")
+SAMPLED_DIFFERENTLY = Kind(
+    "sampled-differently",
+    "the runs were sampled differently, which moves times: the geometric mean of shorter launches reads lower "
+    "where calls scatter much (7 % for small calls under normal scheduling with a fifth of the time)",
+)
+IMPORTED = Kind("imported", "imported from {tools}: {statistics}; not verified here")
+OTHER_METHOD = Kind(
+    "other-method",
+    "the other run was measured here (maximum over ranks, mean over iterations): each ratio includes the "
+    "difference between the two methods",
+)
+BROKEN = Kind("broken", "{count:count case} measured before failed after: no time to compare, which counts as worse")
+TOO_FEW_LAUNCHES = Kind(
+    "too-few-launches",
+    "{count:count case} with one launch on a side, too few for a verdict",
+    "set launches=5, or give --noise-floor, the difference between two equal measurements",
+)
+BOTH_WAYS = Kind("both-ways", "{slower:count case} slower and {faster} faster: the verdict is SLOWER", "look at each")
+UNDECIDED = Kind("undecided", "{count:count case} undecided at ±{min_change:exact share}")
+BEYOND_LAUNCHES = Kind(
+    "beyond-launches",
+    "{most} more launches per side would not decide {count:count undecided case}",
+    "compare several runs of each side, or measure both at once with ab",
+)
+
+
 def _notices(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
 ) -> Iterable[Notice]:
@@ -430,38 +461,45 @@ def _notices(
         yield from of_run(run.name, (part_notice for part in parts().values() for part_notice in part.notices(run)))
         if run.plan.settings.faults:
             kinds = tuple(sorted({fault.do for fault in run.plan.settings.faults}))
-            yield from of_run(run.name, [notice(ComparisonNotice.PLANTED_FAULTS, faults=kinds)])
+            yield from of_run(run.name, [PLANTED_FAULTS(faults=kinds)])
     imports = [run for run in (before, after) if run.imported is not None]
     if not imports and before.plan.settings.sampling != after.plan.settings.sampling:
-        yield notice(ComparisonNotice.SAMPLED_DIFFERENTLY)
+        yield SAMPLED_DIFFERENTLY()
     for run in imports:
         source = run.imported or {}
         tools, statistics = tuple(source.get("tool", [])), tuple(source.get("statistic", []))
-        yield from of_run(run.name, [notice(ComparisonNotice.IMPORTED, tools=tools, statistics=statistics)])
+        yield from of_run(run.name, [IMPORTED(tools=tools, statistics=statistics)])
     if len(imports) == 1:
-        yield notice(ComparisonNotice.OTHER_METHOD)
+        yield OTHER_METHOD()
     if broken:
-        yield notice(ComparisonNotice.BROKEN, [case.case.key for case in broken], count=len(broken))
-    alone = [change.case.key for change in changes if change.reason.kind is VerdictNotice.ONE_LAUNCH]
+        yield BROKEN([case.case.key for case in broken], count=len(broken))
+    alone = [change.case.key for change in changes if change.reason.kind is ONE_LAUNCH_ON_A_SIDE]
     if alone:
-        yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
+        yield TOO_FEW_LAUNCHES(alone, count=len(alone))
     changed = {verdict: [change.case.key for change in changes if change.verdict == verdict]
                for verdict in (SLOWER, FASTER)}  # fmt: skip
     if changed[SLOWER] and changed[FASTER]:
-        yield notice(ComparisonNotice.BOTH_WAYS, slower=len(changed[SLOWER]), faster=len(changed[FASTER]))
+        yield BOTH_WAYS(slower=len(changed[SLOWER]), faster=len(changed[FASTER]))
     opened = [change for change in changes if change.verdict == INCONCLUSIVE and change.case.key not in alone]
     if opened:
         keys = [change.case.key for change in opened]
-        yield notice(ComparisonNotice.UNDECIDED, keys, count=len(opened), min_change=min_change)
+        yield UNDECIDED(keys, count=len(opened), min_change=min_change)
         beyond = [change.case.key for change in opened if _beyond_launches(change)]
         if beyond:
-            yield notice(ComparisonNotice.BEYOND_LAUNCHES, beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
+            yield BEYOND_LAUNCHES(beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
 
 
 def _beyond_launches(change: Change) -> bool:
     """Return whether the tests left the case undecided, and no advisable number of further launches would decide it."""
-    by_launches = change.reason.kind is VerdictNotice.NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
+    by_launches = change.reason.kind is NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
     return by_launches and change.further_launches is None
+
+
+LIMIT = Kind(
+    "limit",
+    "these {runs} runs can only show changes of more than {least_ratio:.2f} times",
+    "add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab",
+)
 
 
 def _limit(changes: Sequence[Change], overall: Judgement | None, sets: Sets) -> Iterable[Notice]:
@@ -469,7 +507,10 @@ def _limit(changes: Sequence[Change], overall: Judgement | None, sets: Sets) -> 
     judgement = overall or (changes[0].judgement if len(changes) == 1 else None)
     if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
-    yield notice(ComparisonNotice.LIMIT, runs=sum(sets.runs), least_ratio=judgement.ratio.high / judgement.ratio.value)
+    yield LIMIT(runs=sum(sets.runs), least_ratio=judgement.ratio.high / judgement.ratio.value)
+
+
+DISTURBED = Kind("disturbed", "disturbed by other processes, which used up to {share:share} of the CPU time")
 
 
 def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
@@ -477,13 +518,23 @@ def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
     for run, summaries in sides:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
         if shares:
-            yield from of_run(run.name, [notice(ComparisonNotice.DISTURBED, share=max(shares))])
+            yield from of_run(run.name, [DISTURBED(share=max(shares))])
 
 
 def _by_launches(changes: Sequence[Change], overall: Judgement | None) -> bool:
     """Return whether a test with the between-launch variance shows a change, of a case or overall."""
     reasons = [change.reason for change in changes] + ([overall.reason] if overall else [])
-    return any(reason.kind is VerdictNotice.CHANGED for reason in reasons)
+    return any(reason.kind is CHANGED for reason in reasons)
+
+
+OVER_RUNS = Kind("over-runs", "intervals come from the variation of runs: {before} on one side, {after} on the other")
+FROM_LEDGER = Kind("from-ledger", "the intervals include the between-run variance on this machine (its noise ledger)")
+OTHER_TIMES = Kind(
+    "other-times",
+    "the runs were made at different times, so part of a difference may be the machine. It is taken to be as large "
+    "as the variation between launches until the noise ledger has {fewest} earlier runs of these cases. `ab` "
+    "avoids it: it measures both sides now",
+)
 
 
 def _between_run_notices(before: Run, after: Run, variance_known: bool, sets: Sets) -> Iterable[Notice]:
@@ -491,8 +542,8 @@ def _between_run_notices(before: Run, after: Run, variance_known: bool, sets: Se
     if before.path == after.path:
         return
     if sets.units:
-        yield notice(ComparisonNotice.OVER_RUNS, before=sets.runs[0], after=sets.runs[1])
+        yield OVER_RUNS(before=sets.runs[0], after=sets.runs[1])
     elif variance_known:
-        yield notice(ComparisonNotice.FROM_LEDGER)
+        yield FROM_LEDGER()
     else:
-        yield notice(ComparisonNotice.OTHER_TIMES, fewest=FEWEST_LEDGER_RUNS)
+        yield OTHER_TIMES(fewest=FEWEST_LEDGER_RUNS)

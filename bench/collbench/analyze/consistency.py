@@ -21,7 +21,7 @@ from functools import partial
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.comparisons import MIN_CHANGE
 from collbench.model.conclusions import Finding, FindingKind, Interval, IntervalKind, Summary
-from collbench.model.notices import FindingNotice, Notice, Value
+from collbench.model.notices import Kind, Notice, Value
 from collbench.model.projection import SIZES
 from collbench.model.records import Case, case_order
 from collbench.model.units import format_bytes
@@ -129,19 +129,40 @@ def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:
 
 # Makes the claims of a rule on one series.
 Rule = Callable[[Case, AllSeries], Iterator[Claim]]
+_OTHERS = "{more_sizes:more sizes}"
+_TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
+PARTS_FASTER = Kind(
+    "parts-faster",
+    f"{_TAKES}{{parts:and}} of {{size_bytes:bytes}} take {{times_s:seconds each}}: one after the other would be "
+    f"faster{_OTHERS}",
+)
+WHOLE_FASTER = Kind(
+    "whole-faster",
+    f"{_TAKES}{{parts:and}} of {{size_bytes:bytes}} takes {{times_s:seconds each}}: keeping a part of its result "
+    f"would be faster{_OTHERS}",
+)
+PADDING_FASTER = Kind(
+    "padding-faster", f"{_TAKES}{{other_bytes:bytes}} takes {{other_s:seconds}}: padding would be faster{_OTHERS}"
+)
+SPLITTING_FASTER = Kind(
+    "splitting-faster",
+    f"{_TAKES}{{calls:times}} {{other_bytes:bytes}} takes {{other_s:seconds}}: splitting would be faster{_OTHERS}",
+)
+
+
 # Rules of self-consistent performance, and the meaning of a violation.
-RULES: tuple[tuple[Rule, FindingNotice], ...] = (
-    (partial(_composed, "all_reduce", ("reduce", "broadcast")), FindingNotice.PARTS_FASTER),
-    (partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), FindingNotice.PARTS_FASTER),
-    (partial(_composed, "all_gather", ("gather", "broadcast")), FindingNotice.PARTS_FASTER),
-    (partial(_composed, "reduce_scatter", ("all_reduce",)), FindingNotice.WHOLE_FASTER),
-    (_not_slower_than_larger, FindingNotice.PADDING_FASTER),
-    (_not_slower_than_split, FindingNotice.SPLITTING_FASTER),
+RULES: tuple[tuple[Rule, Kind], ...] = (
+    (partial(_composed, "all_reduce", ("reduce", "broadcast")), PARTS_FASTER),
+    (partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), PARTS_FASTER),
+    (partial(_composed, "all_gather", ("gather", "broadcast")), PARTS_FASTER),
+    (partial(_composed, "reduce_scatter", ("all_reduce",)), WHOLE_FASTER),
+    (_not_slower_than_larger, PADDING_FASTER),
+    (_not_slower_than_split, SPLITTING_FASTER),
 )
 
 
 # ── the findings ─────────────────────────────────────────────────────────────────────────────────
-def _finding(kind: FindingNotice, violations: list[Claim]) -> Finding:
+def _finding(kind: Kind, violations: list[Claim]) -> Finding:
     worst = max(violations, key=lambda claim: claim.excess)
     case, seconds = worst.left.case, worst.left.time_s.value
     calls, first = worst.parts[0]

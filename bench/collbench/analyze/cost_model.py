@@ -24,7 +24,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, ranks_together
 from collbench.model.conclusions import LINK_AS_GIVEN, Bound, Fit, Interval, IntervalKind, Segment, Summary
 from collbench.model.facts import HostFacts
-from collbench.model.notices import FindingNotice, Notice, RunNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import SIZES
 from collbench.model.records import Run, case_order
 from collbench.stats import intervals
@@ -71,6 +71,12 @@ def fits(summaries: Sequence[Summary]) -> list[Fit]:
     return [_fit(group) for group in ordered if len(group) >= FEWEST_SIZES]
 
 
+NO_MODEL = Kind(
+    "no-model",
+    "no model: latency plus size over rate is off by {worst:share} at {size_bytes:bytes} even in its best segments",
+)
+
+
 def _fit(series: list[Summary]) -> Fit:
     """Fit one series. `series`: one or more summaries with a time, by ascending size."""
     sizes = np.array([s.case.size_bytes for s in series], dtype=float)
@@ -83,7 +89,7 @@ def _fit(series: list[Summary]) -> Fit:
     case = series[0].case
     if worst > WORST_RESIDUAL:
         size = series[int(residuals.argmax())].case.size_bytes
-        note = notice(FindingNotice.NO_MODEL, [s.case.key for s in series], worst=worst, size_bytes=size)
+        note = NO_MODEL([s.case.key for s in series], worst=worst, size_bytes=size)
         return Fit(case, (), None, None, None, worst, note)
     segments = tuple(
         Segment(series[a].case.size_bytes, series[b - 1].case.size_bytes, alpha, beta)
@@ -240,6 +246,14 @@ def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
     return bounds
 
 
+FASTER_THAN_HARDWARE = Kind(
+    "faster-than-hardware",
+    "{op} of {size_bytes:bytes} on {ranks:count rank} would need {needed_bytes_per_s:rate} GB/s into one GPU, but "
+    "{way} carries {carried_bytes_per_s:rate}",
+    "do not believe this number",
+)
+
+
 def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[Notice]:
     """Yield one notice for each case that is faster than the hardware can be."""
     way = gpu_rate(_first_host(run))
@@ -254,8 +268,7 @@ def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[Notice]:
         least_bytes = case.size_bytes * (1.0 if case.op.startswith("all_reduce") else factor(n))
         needed = least_bytes / summary.time_s.value
         if needed > TOLERANCE * way[1]:
-            yield notice(
-                RunNotice.FASTER_THAN_HARDWARE,
+            yield FASTER_THAN_HARDWARE(
                 [case.key],
                 op=case.op,
                 size_bytes=case.size_bytes,

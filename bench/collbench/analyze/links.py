@@ -28,7 +28,7 @@ from collbench.analyze.sessions import Hosts, hosts, in_words
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.catalog.subgroups import rounds
 from collbench.model.conclusions import Finding, FindingKind, Matrix
-from collbench.model.notices import DiagnosisNotice, FindingNotice, Notice, Value, notice
+from collbench.model.notices import Kind, Notice, Value
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples
 from collbench.stats.intervals import Floats
@@ -54,17 +54,21 @@ def matrices(run: Run) -> list[Matrix]:
     ]
 
 
+_PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
+FEW_RANKS = Kind(
+    "few-ranks", f"{_PAIRWISE}: with fewer than {{fewest}} ranks a slow rank and a slow link look the same"
+)
+FEW_ITERATIONS = Kind("few-iterations", f"{_PAIRWISE}: too few iterations to distinguish chance from a slow link")
+
+
 def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
     """Return the findings, and notices on cases without a diagnosis."""
     findings: list[Finding] = []
     silent: list[Notice] = []
     places = hosts(run)
     for case, launches in _by_case(run).items():
-        about = partial(
-            notice, cases=[case.key], backend=case.backend, ranks=case.world_size, size_bytes=case.size_bytes
-        )
         if case.world_size < FEWEST_RANKS:
-            silent.append(about(DiagnosisNotice.FEW_RANKS, fewest=FEWEST_RANKS))
+            silent.append(_about(FEW_RANKS, case, fewest=FEWEST_RANKS))
             continue
         series = [_pair_series(samples) for samples in launches]
         parts = series
@@ -72,7 +76,7 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
             parts = [part for times in series for part in np.array_split(times, min(GROUPS, max(1, len(times) // 2)))]
         groups = [np.asarray(np.mean(part, axis=0)) for part in parts if len(part)]
         if len(groups) < 3:
-            silent.append(about(DiagnosisNotice.FEW_ITERATIONS))
+            silent.append(_about(FEW_ITERATIONS, case))
             continue
         effects = np.array([fit(group) for group in groups])
         placed = places.get((case.backend, case.world_size), {})
@@ -130,6 +134,18 @@ def _pair_series(samples: Samples) -> Floats:
     return series
 
 
+SLOW_RANK = Kind(
+    "slow-rank",
+    "rank {rank} is slow: all its exchanges take {share:share} longer (p = {p:.1g}{launches:here of}; "
+    f"{_PAIRWISE})",
+)
+SLOW_LINK = Kind(
+    "slow-link",
+    "link {link:link} is slow: {share:share} more than its two ranks explain (p = {p:.1g}{launches:here of}; "
+    f"{_PAIRWISE})",
+)
+
+
 def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
     """Return findings on single ranks and links. effects: one row from `fit` per launch or group of iterations.
 
@@ -146,23 +162,23 @@ def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
         if p[index] > LEVEL or excess[index] < SMALLEST_EFFECT:
             continue
         share, chance = float(excess[index]), float(p[index])
-        about = partial(_about, case, few, share=share, p=chance)
+        about = partial(_about, case=case, launches=few, share=share, p=chance)
         if len(ranks) == 1:
             subject = f"rank {ranks[0]}"
-            why = about(FindingNotice.SLOW_RANK, rank=ranks[0])
+            why = about(SLOW_RANK, rank=ranks[0])
             finding = Finding(FindingKind.SLOW_RANK, subject, why, (case,), rank=ranks[0], ranks=ranks)
         else:
             subject = f"link {ranks[0]}–{ranks[1]}"
-            why = about(FindingNotice.SLOW_LINK, link=ranks)
+            why = about(SLOW_LINK, link=ranks)
             finding = Finding(FindingKind.SLOW_LINK, subject, why, (case,), ranks=ranks, link=ranks)
         findings.append(replace(finding, share=share, p=chance))
     return findings
 
 
-def _about(case: Case, few: int | None, kind: FindingNotice, **values: Value) -> Notice:
+def _about(kind: Kind, case: Case, **values: Value) -> Notice:
     """Make a notice on an exchange between pairs of ranks."""
     where: dict[str, Value] = {"backend": case.backend, "ranks": case.world_size, "size_bytes": case.size_bytes}
-    return Notice(kind, {**where, "launches": few, **values}, (case.key,))
+    return Notice(kind, {**where, **values}, (case.key,))
 
 
 def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Hosts) -> list[Finding]:
@@ -179,15 +195,28 @@ def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Host
     return findings
 
 
+SLOW_NODE = Kind(
+    "slow-node",
+    "node {node} ({members}) is slow: all exchanges of these ranks take {share:share} longer (p = {p:.1g} or less "
+    f"each{{launches:here of}}; {_PAIRWISE})",
+)
+SLOW_BETWEEN_NODES = Kind(
+    "slow-between-nodes",
+    "link {link:link} is slow: {pairs} pairs of ranks across it take {share:share} more than their ranks explain "
+    f"(p = {{p:.1g}} or less each{{launches:here of}}; {_PAIRWISE})",
+)
+
+
 def _in_common(case: Case, few: int | None, names: Sequence[str], group: Sequence[Finding]) -> Finding:
     """Make the finding on one host, or on the link of two hosts. Its p: the largest p-value of its ranks or links."""
     ranks = tuple(sorted({rank for finding in group for rank in finding.ranks}))
     share, p = float(np.median([f.share or 0.0 for f in group])), max(f.p or 0.0 for f in group)
+    about = partial(_about, case=case, launches=few, share=share, p=p)
     if len(names) == 1:
         kind, subject = FindingKind.SLOW_NODE, f"node {names[0]}"
-        why = _about(case, few, FindingNotice.SLOW_NODE, node=names[0], members=in_words(ranks), share=share, p=p)
+        why = about(SLOW_NODE, node=names[0], members=in_words(ranks))
     else:
         kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
         link = names[0], names[1]
-        why = _about(case, few, FindingNotice.SLOW_BETWEEN_NODES, link=link, pairs=len(group), share=share, p=p)
+        why = about(SLOW_BETWEEN_NODES, link=link, pairs=len(group))
     return Finding(kind, subject, why, (case,), ranks=ranks, share=share, p=p)

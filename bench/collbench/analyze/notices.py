@@ -12,32 +12,32 @@ from collbench.analyze.comparability import hosts_of, session_changes
 from collbench.analyze.cost_model import impossible
 from collbench.analyze.parts import parts
 from collbench.analyze.sessions import launches_of, ranks_of
-from collbench.analyze.summaries import FOREIGN_CPU_LIMIT
+from collbench.analyze.summaries import DISPATCH_BOUND, FOREIGN_CPU_LIMIT
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Session
-from collbench.model.notices import CaseNotice, DeviceEventNotice, Notice, RunNotice, notice
+from collbench.model.notices import INCOMPLETE, STOPPED_EARLY, Kind, Notice
 from collbench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from collbench.stats import intervals
 
 # Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
-THROTTLED = {
-    0x4: DeviceEventNotice.POWER_CAP,
-    0x8: DeviceEventNotice.HARDWARE_SLOWDOWN,
-    0x20: DeviceEventNotice.SOFTWARE_THERMAL,
-    0x40: DeviceEventNotice.HARDWARE_THERMAL,
-    0x80: DeviceEventNotice.POWER_BRAKE,
+THROTTLE_REASONS = {
+    0x4: Kind("power-cap", "power cap"),
+    0x8: Kind("hardware-slowdown", "hardware slowdown"),
+    0x20: Kind("software-thermal-slowdown", "software thermal slowdown"),
+    0x40: Kind("hardware-thermal-slowdown", "hardware thermal slowdown"),
+    0x80: Kind("power-brake", "power brake"),
 }
 # A limit that held back a GPU for less than this in a launch did not make it slow.
 HELD_BACK_NS = 10_000_000
 # Counters of a network adapter that should not change → the notice if they do.
 PORT_FAULTS = {
-    "symbol_error": DeviceEventNotice.SYMBOL_ERRORS,
-    "link_downed": DeviceEventNotice.LINK_DOWN,
-    "link_error_recovery": DeviceEventNotice.LINK_RECOVERED,
-    "port_rcv_errors": DeviceEventNotice.DAMAGED_PACKETS,
-    "port_xmit_discards": DeviceEventNotice.DISCARDED_PACKETS,
+    "symbol_error": Kind("symbol-errors", "symbol errors"),
+    "link_downed": Kind("link-down", "the link went down"),
+    "link_error_recovery": Kind("link-recovered", "the link recovered from errors"),
+    "port_rcv_errors": Kind("damaged-packets", "damaged packets received"),
+    "port_xmit_discards": Kind("discarded-packets", "packets discarded"),
 }
 # A launch in which TCP sends a larger share of its segments again waits for a lossy or crowded network.
 RETRANSMITTED_SHARE = 1e-3
@@ -82,7 +82,7 @@ def incomplete(run: Run) -> Notice | None:
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
         return None
-    return notice(RunNotice.INCOMPLETE, missing=missing, planned=run.plan.total, path=str(run.path))
+    return INCOMPLETE(missing=missing, planned=run.plan.total, path=str(run.path))
 
 
 def _missing(run: Run) -> int:
@@ -94,51 +94,92 @@ def _budget_is_spent(run: Run) -> bool:
     return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
+IMPORTED_STATISTIC = Kind(
+    "imported-statistic",
+    "imported from {tools}: each time is a {statistic}; stragglers are hidden, and no rank's arrival is known",
+)
+NOT_CHECKED = Kind(
+    "not-checked", "CollBench verified none of the results; the tool's output does not state that it checked any"
+)
+CHECKED_ELSEWHERE = Kind(
+    "checked-elsewhere",
+    "CollBench verified none of the results; the tool itself found {right} right and {wrong} wrong"
+    "{unchecked:after , and did not check }",
+)
+
+
 def _import_notices(run: Run) -> Iterable[Notice]:
     """Yield, for an imported run, notices on the statistics of the tool, and on its checks of results."""
     source = run.imported
     if source is None:
         return
     for statistic in source.get("statistic", []):
-        yield notice(RunNotice.IMPORTED_STATISTIC, tools=tuple(source.get("tool", [])), statistic=statistic)
+        yield IMPORTED_STATISTIC(tools=tuple(source.get("tool", [])), statistic=statistic)
     verified = source.get("verified", {})
     right, wrong, unchecked = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
     if right or wrong:
-        yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked)
+        yield CHECKED_ELSEWHERE(right=right, wrong=wrong, unchecked=unchecked)
     else:
-        yield notice(RunNotice.NOT_CHECKED)
+        yield NOT_CHECKED()
+
+
+SHARED_GPU = Kind(
+    "shared-gpu", "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
+)
+PLANTED_FAULT = Kind(
+    "planted-fault", "a fault was planted on purpose: {do} on rank {rank}; these numbers measure nothing else"
+)
+BUDGET_SPENT = Kind("budget-spent", "the budget of {budget_s:g} s left no time for {missing} of {planned} measurements")
 
 
 def _plan_notices(run: Run) -> Iterable[Notice]:
     if shared := [case.key for case in run.plan.cases if case.oversubscribed]:
-        yield notice(RunNotice.SHARED_GPU, shared)
+        yield SHARED_GPU(shared)
     for fault in run.plan.settings.faults:
-        yield notice(RunNotice.PLANTED_FAULT, do=fault.do, rank=fault.rank)
+        yield PLANTED_FAULT(do=fault.do, rank=fault.rank)
     missing = _missing(run)
     if missing and _budget_is_spent(run):
-        yield notice(RunNotice.BUDGET_SPENT, budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
+        yield BUDGET_SPENT(budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
+
+
+ONE_LAUNCH = Kind("one-launch", "one launch only, so the variation between launches is unknown", "set {setting}")
+ONE_IMPORTED_LAUNCH = Kind(
+    "one-imported-launch", "one launch only, so there are no intervals", "import the output of several runs"
+)
+FEW_LAUNCHES = Kind(
+    "few-launches",
+    "only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
+    "contains the true median in {covered:share}",
+    "a 95 % interval needs {for_interval}, a claim {for_claim}",
+)
+WIDE_INTERVALS = Kind(
+    "wide-intervals", "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim"
+)
+SESSIONS = Kind("sessions", "measured in {sessions} sessions (resumed)")
 
 
 def _launch_notices(run: Run) -> Iterable[Notice]:
     launches = run.plan.launches
     if launches == 1 and run.imported is not None:
-        yield notice(RunNotice.ONE_IMPORTED)
+        yield ONE_IMPORTED_LAUNCH()
     elif launches == 1:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
-        yield notice(RunNotice.ONE_LAUNCH, setting=several)
+        yield ONE_LAUNCH(setting=several)
     elif launches < intervals.FEWEST_OVER_LAUNCHES:
-        yield notice(
-            RunNotice.FEW_LAUNCHES,
+        yield FEW_LAUNCHES(
             launches=launches,
             covered=1 - 2 ** (1 - launches),
             for_interval=intervals.FEWEST_OVER_LAUNCHES,
             for_claim=LAUNCHES_FOR_A_CLAIM,
         )
     elif launches < LAUNCHES_FOR_A_CLAIM:
-        yield notice(RunNotice.WIDE_INTERVALS, launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
+        yield WIDE_INTERVALS(launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
     if len(run.environment) > 1:
-        yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
+        yield SESSIONS(sessions=len(run.environment))
         yield from session_changes(run)
+
+
+UNLIKE_HOSTS = Kind("unlike-hosts", "host {name} has {what} {there}, rank 0 has {here}", "make them equal")
 
 
 def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
@@ -155,9 +196,31 @@ def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
         for what, fact in compared.items():
             theirs, ours = fact(host), fact(hosts[0])
             if theirs != ours:
-                yield notice(
-                    RunNotice.UNLIKE_HOSTS, name=str(host.get("hostname")), what=what, there=str(theirs), here=str(ours)
-                )
+                yield UNLIKE_HOSTS(name=str(host.get("hostname")), what=what, there=str(theirs), here=str(ours))
+
+
+CROWDED = Kind(
+    "crowded", "{ranks} ranks share {cores:count core}: they wait for a core as well as for data", "use fewer ranks"
+)
+IN_CACHE = Kind(
+    "in-cache",
+    "buffers may stay in the cache: it has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
+    "buffers=flush shows cold memory",
+)
+ONE_CORE = Kind(
+    "one-core",
+    "a rank may run on one core only, which its caller and gloo's thread share",
+    "start ranks unbound (mpirun --bind-to none, srun --cpu-bind=none)",
+)
+BUSY = Kind(
+    "busy", "the machine was busy at the start (load {load:.2f} on {cores:count core})", "repeat when it is idle"
+)
+GOVERNOR = Kind(
+    "governor",
+    "the CPU's clock follows the load ({governor})",
+    "`cpupower frequency-set -g performance` keeps it constant",
+)
+CPU_QUOTA = Kind("cpu-quota", "a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max")
 
 
 def _host_notices(run: Run, host: HostFacts) -> Iterable[Notice]:
@@ -167,25 +230,32 @@ def _host_notices(run: Run, host: HostFacts) -> Iterable[Notice]:
     ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
     crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
     if crowded:
-        yield notice(RunNotice.CROWDED, ranks=tuple(crowded), cores=cores)
+        yield CROWDED(ranks=tuple(crowded), cores=cores)
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
     rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
     pool_bytes = run.plan.settings.pool_bytes
     if isinstance(cache, int) and (
         small := [c.key for c in rotating if c.world_size in worlds and max(c.size_bytes, pool_bytes) < cache]
     ):
-        yield notice(RunNotice.IN_CACHE, small, cache_bytes=cache, buffers_bytes=pool_bytes)
+        yield IN_CACHE(small, cache_bytes=cache, buffers_bytes=pool_bytes)
     if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
-        yield notice(RunNotice.ONE_CORE)
+        yield ONE_CORE()
     load = host.get("before", {}).get("load")
     if load and cores and load[0] / cores > LOAD_LIMIT:
-        yield notice(RunNotice.BUSY, load=load[0], cores=cores)
+        yield BUSY(load=load[0], cores=cores)
     governor = host.get("cpu", {}).get("governor")
     if governor not in {None, NOT_AVAILABLE, "performance"}:
-        yield notice(RunNotice.GOVERNOR, governor=governor)
+        yield GOVERNOR(governor=governor)
     quota = host.get("cgroup_cpu_max", UNLIMITED)
     if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
-        yield notice(RunNotice.CPU_QUOTA, quota=quota)
+        yield CPU_QUOTA(quota=quota)
+
+
+THROTTLED = Kind("throttled", "GPU {gpu} was throttled {moment} the run: {reasons}")
+DEBUG_CHECKS = Kind(
+    "debug-checks", "TORCH_DISTRIBUTED_DEBUG={value} makes collectives several times slower", "unset it"
+)
+DEBUG_OUTPUT = Kind("debug-output", "NCCL_DEBUG writes while it measures", "unset it")
 
 
 def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
@@ -193,12 +263,18 @@ def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
         for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
             if reasons := tuple(_throttled(flags) if isinstance(flags, int) else ()):
-                yield notice(RunNotice.THROTTLED, gpu=index, moment=moment, reasons=reasons)
+                yield THROTTLED(gpu=index, moment=moment, reasons=reasons)
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if debug not in {"OFF", "0"}:
-        yield notice(RunNotice.DEBUG_CHECKS, value=debug)
+        yield DEBUG_CHECKS(value=debug)
     if host.get("variables", {}).get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
-        yield notice(RunNotice.DEBUG_OUTPUT)
+        yield DEBUG_OUTPUT()
+
+
+DEVICE_EVENT = Kind(
+    "device-event", "{device}: {why} in {launches} of {of_launches} launches: their times are not typical"
+)
+RETRANSMITTED_SEGMENTS = Kind("retransmitted-segments", "up to {share:fine share} of the segments were sent again")
 
 
 def _health_notices(run: Run) -> Iterable[Notice]:
@@ -211,26 +287,30 @@ def _health_notices(run: Run) -> Iterable[Notice]:
             for number, changes in health.get("gpus", {}).items():
                 events.update((host, f"GPU {number}", why) for why in _device_events(changes))
             for port, changes in health.get("infiniband", {}).items():
-                faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
+                faults = (why() for name, why in PORT_FAULTS.items() if changes.get(name))
                 events.update((host, f"port {port}", why) for why in faults)
             tcp = health.get("tcp", {}).get("all", {})
             share = tcp.get("segments_again", 0) / max(FEWEST_SEGMENTS, tcp.get("segments", 0))
             if share > RETRANSMITTED_SHARE and _meets_over_a_network(session):
                 again[host].append(share)
     retransmitted = {
-        (host, "TCP", notice(DeviceEventNotice.RETRANSMITTED, share=max(shares))): len(shares)
-        for host, shares in again.items()
+        (host, "TCP", RETRANSMITTED_SEGMENTS(share=max(shares))): len(shares) for host, shares in again.items()
     }
     for (host, device, why), count in (events | retransmitted).items():
-        yield notice(
-            RunNotice.DEVICE_EVENT, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
-        )
+        yield DEVICE_EVENT(host=host, device=device, why=(why,), launches=count, of_launches=len(launches))
 
 
 def _meets_over_a_network(session: Session) -> bool:
     """Return whether the ranks of a session met at an address other than loopback, which loses nothing."""
     network = session.get("job", {}).get("network", "")
     return bool(network) and not network.startswith(("127.", "::1"))
+
+
+GPU_ORDER = Kind(
+    "gpu-order",
+    "CUDA's GPU {gpu} is not the driver's GPU {gpu}: its recorded values belong to another GPU",
+    "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+)
 
 
 def _gpu_order_notices(session: Session) -> Iterable[Notice]:
@@ -241,8 +321,15 @@ def _gpu_order_notices(session: Session) -> Iterable[Notice]:
         used, uuids = rank.get("device_uuid"), uuids_by_host.get(rank.get("hostname"), [])
         number = int(str(rank.get("device")).partition(":")[2] or 0)
         if used and number < len(uuids) and str(uuids[number]).startswith("GPU-") and uuids[number] != used:
-            yield notice(RunNotice.GPU_ORDER, host=rank["hostname"], gpu=number)
+            yield GPU_ORDER(host=rank["hostname"], gpu=number)
             return
+
+
+NO_NVLINK = Kind(
+    "no-nvlink",
+    "the GPUs have NVLink, but NCCL uses {ways}",
+    "each rank must see all GPUs of its host (not --gpus-per-task), and NCCL_P2P_DISABLE must not be set",
+)
 
 
 def _detour_notices(session: Session) -> Iterable[Notice]:
@@ -252,11 +339,16 @@ def _detour_notices(session: Session) -> Iterable[Notice]:
     chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
     ways = {way for choice in chosen for way in choice.get("transports", [])}
     if links and all(map(any, links)) and ways and not any(way.startswith(("P2P", "NVLS")) for way in ways):
-        yield notice(RunNotice.NO_NVLINK, ways=tuple(sorted(ways)))
+        yield NO_NVLINK(ways=tuple(sorted(ways)))
 
 
 def _throttled(flags: int) -> Iterable[Notice]:
-    return (notice(why) for bit, why in THROTTLED.items() if flags & bit)
+    return (why() for bit, why in THROTTLE_REASONS.items() if flags & bit)
+
+
+HELD_BACK = Kind("held-back", "held back by its {limit} limit")
+UNCORRECTED_MEMORY_ERRORS = Kind("uncorrected-memory-errors", "memory errors that were not corrected")
+PCIE_REPLAYS = Kind("pcie-replays", "PCIe transfers repeated")
 
 
 def _device_events(changes: Json) -> Iterable[Notice]:
@@ -265,11 +357,21 @@ def _device_events(changes: Json) -> Iterable[Notice]:
     held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
     for name, ns in held_back.items():
         if ns >= HELD_BACK_NS:
-            yield notice(DeviceEventNotice.HELD_BACK, limit=name.removeprefix("held_back_").removesuffix("_ns"))
+            yield HELD_BACK(limit=name.removeprefix("held_back_").removesuffix("_ns"))
     if changes.get("uncorrected_errors"):
-        yield notice(DeviceEventNotice.UNCORRECTED)
+        yield UNCORRECTED_MEMORY_ERRORS()
     if changes.get("pcie_replays"):
-        yield notice(DeviceEventNotice.PCIE_REPLAYS)
+        yield PCIE_REPLAYS()
+
+
+UNUSED_RANKS = Kind(
+    "unused-ranks", "{unused} of the {ranks} ranks of the job are in no case", "set world_sizes, or leave it out"
+)
+UNUSED_HOSTS = Kind(
+    "unused-hosts",
+    "{unused} of the {ranks} ranks of the job are in no case; no case crosses hosts",
+    "set world_sizes, or leave it out",
+)
 
 
 def _unused_rank_notices(run: Run, session: Session) -> Iterable[Notice]:
@@ -278,15 +380,30 @@ def _unused_rank_notices(run: Run, session: Session) -> Iterable[Notice]:
     largest = max((case.world_size for case in run.plan.cases), default=0)
     if largest < ranks:
         first = len(session["hosts"][0].get("ranks", [])) if "hosts" in session else 0
-        kind = RunNotice.UNUSED_HOSTS if largest <= first < ranks else RunNotice.UNUSED_RANKS
-        yield notice(kind, unused=ranks - largest, ranks=ranks)
+        kind = UNUSED_HOSTS if largest <= first < ranks else UNUSED_RANKS
+        yield kind(unused=ranks - largest, ranks=ranks)
+
+
+OPEN_TO_NETWORK = Kind(
+    "open-to-network",
+    "mpirun listened on {addresses:and} while it ran, and this system cannot confine it to loopback (Linux 5.7 "
+    "does, unless a container forbids pidfd_getfd)",
+)
 
 
 def _open_port_notices(run: Run) -> Iterable[Notice]:
     """Yield a notice if mpirun listened at addresses other than loopback."""
     for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
         if addresses:
-            yield notice(RunNotice.OPEN_TO_NETWORK, addresses=addresses)
+            yield OPEN_TO_NETWORK(addresses=addresses)
+
+
+POLLING = Kind(
+    "polling",
+    "ranks of {backend} poll while they wait: {ranks} ranks on {cores:count core} take the cores from those that "
+    "they wait for",
+    "use fewer ranks",
+)
 
 
 def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
@@ -296,23 +413,47 @@ def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
     for backend in sorted({name for name, _ in polling}):
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
         if crowded:
-            yield notice(RunNotice.POLLING, backend=backend, ranks=tuple(crowded), cores=cores)
+            yield POLLING(backend=backend, ranks=tuple(crowded), cores=cores)
+
+
+OTHER_PROCESSES = Kind(
+    "other-processes",
+    "other processes used up to {worst:share} of the busy CPU time during {count} of {measured} cases",
+    "repeat when the machine is idle",
+)
+ONLY_CLOCK = Kind(
+    "only-clock", "{count} of {measured} cases took as long as reading the clock: one rank in place has nothing to do"
+)
+PRECISION_MISSED = Kind(
+    "precision-missed", "±{worst:share} was not reached in {count} of {measured} cases", "more launches would help"
+)
+CASES_DISPATCH_BOUND = Kind(
+    "cases-dispatch-bound",
+    "{count} of {measured} cases are bound by dispatching: enqueueing takes longer than the GPU's work, so their "
+    "times are the host's (host_time_s in summary.csv)",
+    "a smaller depth helps",
+)
+CASES_UNSTEADY = Kind(
+    "cases-unsteady",
+    "{count} of {measured} cases had not settled at the start or the end of a launch",
+    "a longer sampling.seconds_per_case shows which time stays",
+)
 
 
 def _sample_notices(summaries: Sequence[Summary]) -> Iterable[Notice]:
     good = [summary for summary in summaries if summary.time_s is not None]
 
-    def about(kind: RunNotice, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
+    def about(kind: Kind, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
         if cases:
-            yield notice(kind, [s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
+            yield kind([s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
 
-    def noticed(kind: CaseNotice) -> list[Summary]:
+    def noticed(kind: Kind) -> list[Summary]:
         return [s for s in good if any(entry.kind is kind for entry in s.notices)]
 
     disturbed = [s for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
-    yield from about(RunNotice.OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))
-    yield from about(RunNotice.ONLY_CLOCK, [s for s in good if s.only_clock])
-    short = noticed(CaseNotice.STOPPED_EARLY)
-    yield from about(RunNotice.PRECISION_MISSED, short, max((s.asked or 0.0 for s in short), default=0.0))
-    yield from about(RunNotice.DISPATCH_BOUND, noticed(CaseNotice.DISPATCH_BOUND))
-    yield from about(RunNotice.UNSTEADY, [s for s in good if not s.steady])
+    yield from about(OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))
+    yield from about(ONLY_CLOCK, [s for s in good if s.only_clock])
+    short = noticed(STOPPED_EARLY)
+    yield from about(PRECISION_MISSED, short, max((s.asked or 0.0 for s in short), default=0.0))
+    yield from about(CASES_DISPATCH_BOUND, noticed(DISPATCH_BOUND))
+    yield from about(CASES_UNSTEADY, [s for s in good if not s.steady])

@@ -37,7 +37,7 @@ from collbench.model.comparisons import (
 )
 from collbench.model.conclusions import Interval
 from collbench.model.errors import ConfigError
-from collbench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Ending, EndReason, Plan, Run, Samples
 from collbench.stats import spending, verdicts
@@ -174,11 +174,14 @@ def scatter_for_same(count: int, cases: int, min_change: float) -> float:
     return float(np.log1p(min_change) * np.sqrt(count) / allowed)
 
 
+TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")
+
+
 def _enough(judgement: Judgement, pairs: int) -> Judgement:
     """Return the judgement, or an undecided one if there are too few pairs."""
     if pairs >= FEWEST_PAIRS:
         return judgement
-    return verdicts.undecided(judgement, notice(VerdictNotice.FEW_PAIRS, fewest=FEWEST_PAIRS))
+    return verdicts.undecided(judgement, TOO_FEW_PAIRS(fewest=FEWEST_PAIRS))
 
 
 def _means(side: Launches, pairs: Sequence[int]) -> Floats:
@@ -278,6 +281,14 @@ def why_end(latest: Look, pairs: int, each: bool = False) -> Ending | None:
 
 
 # ── the comparison at the end ────────────────────────────────────────────────────────────────────
+RULE = Kind(
+    "rule",
+    "looks at {looks}, … pairs and at the end of the budget, over which error rates of {change_rate:share} (a "
+    "change) and {same_rate:share} (SAME) are spent (Lan and DeMets), fixed before the first pair: at this look "
+    "p ≤ {change:.2g} names a change, and two one-sided tests at {same:.2g} show SAME",
+)
+
+
 def compare_sides(
     a: Run,
     b: Run,
@@ -336,8 +347,7 @@ def compare_sides(
         fresh_pairs=fresh_pairs,
         fresh=fresh,
         ended=ended,
-        rule=notice(
-            ComparisonNotice.RULE,
+        rule=RULE(
             looks=tuple(LOOKS[:4]),
             change_rate=ERROR_RATE,
             same_rate=SAME_RATE,
@@ -347,11 +357,23 @@ def compare_sides(
     )
 
 
+GLOO_STALLS = Kind(
+    "gloo-stalls",
+    "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
+    "unless the stalls are the question, --set scheduling=batch on both sides lets launches scatter less",
+)
+
+
 def _notices(cases: Sequence[Case], shown: Look) -> Iterable[Notice]:
     """Yield the objections to the verdicts on these cases, of both sides."""
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
-        yield notice(ComparisonNotice.GLOO_STALLS, undecided=undecided)
+        yield GLOO_STALLS(undecided=undecided)
+
+
+NO_VERDICT = Kind(
+    "no-verdict", "no verdict without two pairs that count: {names:lines}", "a longer --budget has time for more"
+)
 
 
 def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
@@ -359,7 +381,7 @@ def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
     few = [case for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
     if few:
         keys = [case.key for case in few]
-        yield notice(ComparisonNotice.NO_VERDICT, keys, names=tuple(keys))
+        yield NO_VERDICT(keys, names=tuple(keys))
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:

@@ -30,7 +30,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Finding, FindingKind
 from collbench.model.divisions import WORLD
-from collbench.model.notices import FindingNotice, notice
+from collbench.model.notices import Kind
 from collbench.model.records import Case, Run, Samples
 from collbench.stats.intervals import Floats
 from collbench.stats.verdicts import holm
@@ -247,6 +247,15 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
     return [np.asarray(-s.timed.duration_ns / 1e9) for s in launches if s.timed is not None], 0.0
 
 
+_COST = " {relative_cost:share} of an operation's time (p = {p:.1g} after Holm)"
+_LATE = (
+    "{who} of {ranks} on {backend} is late{launches:here}: last to arrive in {share:share} of the iterations (chance: "
+    "{chance:fine share}), {delay_s:seconds} after the others, in {cases_late} of {of_cases} cases; it "
+)
+LATE = Kind("late", f"{_LATE}costs up to{_COST}")
+LATE_ON_GPU = Kind("late-on-gpu", f"{_LATE}makes others wait, outside the measured time, for up to{_COST}")
+
+
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
     """Create the finding about one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
@@ -260,8 +269,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     # The placement of ranks differs between launches, so the launch is the unit: with few launches, the same rank may
     # be the last in all launches by chance.
     by_chance = worst.chance**worst.launches * round(1 / worst.chance) > LEVEL
-    why = notice(
-        FindingNotice.LATE if BACKENDS[case.backend].device == "cpu" else FindingNotice.LATE_ON_GPU,
+    why = (LATE if BACKENDS[case.backend].device == "cpu" else LATE_ON_GPU)(
         [suspicion.case.key for suspicion, _ in group],
         who=label,
         ranks=case.world_size,

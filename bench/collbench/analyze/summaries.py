@@ -17,7 +17,7 @@ from collbench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import ChoiceChange, Summary
-from collbench.model.notices import CaseNotice, Notice, notice
+from collbench.model.notices import STOPPED_EARLY, Kind, Notice
 from collbench.model.projection import SIZES, grouped
 from collbench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
 from collbench.stats import intervals
@@ -172,37 +172,52 @@ def _host_time_s(timings: Sequence[Timings]) -> float | None:
     return over_launches(times) if times else None
 
 
+TIMER_LIMITED = Kind("timer-limited", "timer-limited: reading the clock, or the events, is part of this number")
+UNSTEADY = Kind("unsteady", "not steady: the time changed near an end of a launch")
+CASE_OTHER_PROCESSES = Kind("case-other-processes", "other processes used {share:share} of the busy CPU time")
+TWO_MODES = Kind("two-modes", "two modes: {share:share} of calls take {slow_s:seconds}, others {fast_s:seconds}")
+FAR_OUTLIERS = Kind(
+    "far-outliers", "{far} of {iterations} iterations are far outliers{causes:after ; seen meanwhile: }"
+)
+DISPATCH_BOUND = Kind(
+    "dispatch-bound",
+    "dispatch-bound: in {share:fine share} of the iterations the GPU ran out of work before all was enqueued, "
+    "so this is not the device's time{host_s:after ; by the host's clock |seconds}",
+)
+LEFT_OUT = Kind(
+    "left-out", "{iterations:count iteration} left out, in which the GPU ran out of work before all was enqueued"
+)
+
+
 def _notices(summary: Summary, bound: float, left_out: int) -> Iterator[Notice]:
     """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
     if summary.time_s and summary.time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
-        yield notice(CaseNotice.TIMER_LIMITED)
+        yield TIMER_LIMITED()
     target, reached = summary.asked, summary.reached
     if "time" in summary.stopped_by and target and reached is not None and reached > target:
-        yield notice(CaseNotice.STOPPED_EARLY, reached=reached, asked=target)
+        yield STOPPED_EARLY(reached=reached, asked=target)
     if not summary.steady:
-        yield notice(CaseNotice.UNSTEADY)
+        yield UNSTEADY()
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
-        yield notice(CaseNotice.OTHER_PROCESSES, share=summary.foreign_cpu)
+        yield CASE_OTHER_PROCESSES(share=summary.foreign_cpu)
     if summary.stall is not None:
         stall = summary.stall
-        yield notice(CaseNotice.TWO_MODES, share=stall.share, fast_s=stall.fast_s, slow_s=stall.slow_s)
+        yield TWO_MODES(share=stall.share, fast_s=stall.fast_s, slow_s=stall.slow_s)
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
-        yield notice(
-            CaseNotice.FAR_OUTLIERS,
-            far=summary.far_outliers,
-            iterations=summary.iterations,
-            causes=summary.outlier_causes,
-        )
+        yield FAR_OUTLIERS(far=summary.far_outliers, iterations=summary.iterations, causes=summary.outlier_causes)
     if bound:
-        yield notice(CaseNotice.DISPATCH_BOUND, share=bound, host_s=summary.host_time_s)
+        yield DISPATCH_BOUND(share=bound, host_s=summary.host_time_s)
     if left_out:
-        yield notice(CaseNotice.LEFT_OUT, iterations=left_out)
+        yield LEFT_OUT(iterations=left_out)
     yield from _failed(summary.failures, len(summary.failures) + summary.launches)
+
+
+FAILED_LAUNCHES = Kind("failed-launches", "{failed} of {launches:count launch} failed")
 
 
 def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
     if failures:
-        yield notice(CaseNotice.FAILED_LAUNCHES, failed=len(failures), launches=launches)
+        yield FAILED_LAUNCHES(failed=len(failures), launches=launches)
 
 
 def _rank_times(
@@ -253,6 +268,11 @@ def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
     return max(0.0, 1 - sum(sum(usage.cpu_s) for usage in usages) / busy)
 
 
+# Disturbances that may have caused outliers.
+STEAL = Kind("steal", "the hypervisor took {share:share} of a core")
+QUOTA_USED = Kind("quota-used", "a cgroup's quota was used up in {periods} periods")
+
+
 def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     """Return the disturbances that occurred while the case ran and can make single iterations long.
 
@@ -263,13 +283,13 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages)
     if wall and steal / wall > STEAL_SHARE:
-        disturbances.append(notice(CaseNotice.STEAL, share=steal / wall))
+        disturbances.append(STEAL(share=steal / wall))
     throttled = sum(usage.throttled or 0 for usage in usages)
     if throttled:
-        disturbances.append(notice(CaseNotice.QUOTA_USED, periods=throttled))
+        disturbances.append(QUOTA_USED(periods=throttled))
     foreign = _foreign_cpu(launches)
     if foreign is not None and foreign > FOREIGN_SHARE:
-        disturbances.append(notice(CaseNotice.OTHER_PROCESSES, share=foreign))
+        disturbances.append(CASE_OTHER_PROCESSES(share=foreign))
     return tuple(disturbances)
 
 

@@ -13,7 +13,7 @@ from collbench.catalog.dtypes import BYTES, dtype_named
 from collbench.catalog.operation import NO_BUFFERS, SYNC, Operation
 from collbench.catalog.registry import PACKAGES
 from collbench.catalog.subgroups import divide, group_size
-from collbench.model.notices import SkipNotice
+from collbench.model.notices import Kind
 from collbench.model.records import OPTIONS, Case
 
 # Every buffer begins at a multiple of this number of bytes, and so does received data that follows sent data.
@@ -52,7 +52,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
             _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
-            why_not_mpi=SkipNotice.NO_MPI_CALL,
+            why_not_mpi=Kind("no-mpi-call", "MPI has no call that reduces several buffers together"),
         ),
         Operation("all_gather", ALL_SHARES, _others, WITH_SHARE, _ranks, placements=OUT_IN),
         Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, WITH_SHARE, _ranks),
@@ -112,11 +112,11 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "init_process_group", "nothing: ranks join, once a launch", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, once=True,
-            why_not_mpi=SkipNotice.MPI_JOINS_BEFORE,
+            why_not_mpi=Kind("mpi-joins-before", "MPI joins its ranks before the program begins"),
         ),
         Operation(
             "new_group", "nothing: a further process group is made", None, NOTHING,
-            calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi=SkipNotice.OF_TORCH,
+            calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi=Kind("of-torch", "it is torch's"),
         ),
         *(operation for package in PACKAGES if package.operations for operation in package.operations.value),
     )

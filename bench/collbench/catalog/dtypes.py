@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 
-Kind = Literal["float", "integer", "unsigned", "bool", "complex"]
+DtypeKind = Literal["float", "integer", "unsigned", "bool", "complex"]
 
 # Small enough for many exact sums in a row in float32, and large enough that the data of ranks differ.
 LARGEST_VALUE = 8
@@ -27,7 +27,7 @@ class Dtype:
     itemsize: int
     # The dtype represents every integer of magnitude up to 2**exact_bits exactly.
     exact_bits: int
-    kind: Kind
+    kind: DtypeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ReduceOp:
 
     name: str
     # Kinds of dtypes that the reduce op is defined for.
-    kinds: frozenset[Kind]
+    kinds: frozenset[DtypeKind]
     # True if reducing a result once more makes it larger.
     grows: bool = False
 
@@ -65,8 +65,8 @@ _SUMS = frozenset({"sum", "avg", "premul_sum"})
 # Dtype of operations that move no data. It is not an element type; no configuration may name it.
 BYTES = Dtype("bytes", 1, 0, "unsigned")
 
-_REAL: frozenset[Kind] = frozenset({"float", "integer", "unsigned", "bool"})
-_WHOLE: frozenset[Kind] = frozenset({"integer", "unsigned", "bool"})
+_REAL: frozenset[DtypeKind] = frozenset({"float", "integer", "unsigned", "bool"})
+_WHOLE: frozenset[DtypeKind] = frozenset({"integer", "unsigned", "bool"})
 REDUCE_OPS = {
     reduce_op.name: reduce_op
     for reduce_op in (
@@ -88,12 +88,16 @@ def dtype_named(name: str) -> Dtype:
     return BYTES if name == BYTES.name else DTYPES[name]
 
 
+UNDEFINED_REDUCTION = Kind("undefined-reduction", "{reduce_op} is not defined for {dtype}")
+INEXACT = Kind("inexact", "{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified")
+
+
 def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> Notice | None:
     """Return the reason why a dtype cannot be reduced with this op over this many ranks; None if it can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
-        return notice(SkipNotice.UNDEFINED_REDUCTION, reduce_op=reduce_op, dtype=dtype)
+        return UNDEFINED_REDUCTION(reduce_op=reduce_op, dtype=dtype)
     if spacing(dtype, reduce_op, ranks) is None:
-        return notice(SkipNotice.INEXACT, reduce_op=reduce_op, ranks=ranks, dtype=dtype)
+        return INEXACT(reduce_op=reduce_op, ranks=ranks, dtype=dtype)
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collbench.model.deferred import Deferred
-from collbench.model.notices import SkipNotice
+from collbench.model.notices import Kind
 from collbench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
 
 # Unit that most operations make back to back, in one word.
@@ -48,7 +48,7 @@ class Operation:
     # has no pipelined metric.
     paired: bool = False
     # Reason why MPI has no such call; None if it has one (`collbench/rank/mpi.py`).
-    why_not_mpi: SkipNotice | None = None
+    why_not_mpi: Kind | None = None
     # True if the data that a rank sends can be divided unevenly.
     splits: bool = False
     # `startup`: True if a job does it before its first call. `once`: True if a launch does it only once.

@@ -87,8 +87,8 @@ class Package:
     planning: Deferred | None = None
     analysis: Deferred | None = None
     report: Deferred | None = None
-    # Its sets of kinds of notices.
-    kinds: tuple[Deferred, ...] = ()
+    # Its modules that declare kinds of notices, such as "planning.steps".
+    kinds: tuple[str, ...] = ()
     # Pictures of the whole run and analysis; the core's own pictures get collectives only.
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collbench.model.divisions import WORLD, Division
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 
 _PATTERN = re.compile(
     r"(?P<kind>contiguous|strided):(?P<size>[1-9]\d*)(?:(?<=\d)@(?P<stride>[1-9]\d*))?(?P<serial>:serial)?"
@@ -80,18 +80,23 @@ def _stride(division: Division, world_size: int) -> int:
     return 1 if division.kind != "strided" else division.stride or world_size // division.size
 
 
+UNEQUAL_GROUPS = Kind("unequal-groups", "groups that are listed must be of equal size")
+LISTED_TWICE = Kind("listed-twice", "listed groups must have each of the {ranks} ranks at most once")
+NOT_DIVISIBLE = Kind("not-divisible", "{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}")
+
+
 def unsupported(division: Division, world_size: int) -> Notice | None:
     """Return the reason why this number of ranks cannot be divided in this way; None if they can."""
     if division.sets:
         ranks = [rank for members in division.sets for rank in members]
         if len({len(members) for members in division.sets}) > 1:
-            return notice(SkipNotice.UNEQUAL_GROUPS)
+            return UNEQUAL_GROUPS()
         if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
-            return notice(SkipNotice.LISTED_TWICE, ranks=world_size)
+            return LISTED_TWICE(ranks=world_size)
         return None
     size, stride = group_size(division, world_size), _stride(division, world_size)
     if world_size % size or world_size % (size * stride):
-        return notice(SkipNotice.NOT_DIVISIBLE, ranks=world_size, size=size, stride=stride if stride > 1 else None)
+        return NOT_DIVISIBLE(ranks=world_size, size=size, stride=stride if stride > 1 else None)
     return None
 
 

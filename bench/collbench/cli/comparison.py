@@ -18,7 +18,7 @@ from collbench.model import units
 from collbench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
-from collbench.model.notices import ComparisonNotice, notice
+from collbench.model.notices import Kind
 from collbench.model.records import Ending, EndReason, Run
 from collbench.report import wording
 from collbench.report.blocks import Block
@@ -109,6 +109,9 @@ def run_of_sides(paths: Sequence[Path]) -> Path | None:
     return path if named and known and folders.RunFolder(path).has_sides else None
 
 
+SHORT_BUDGET = Kind("short-budget", "{pairs} of {fewest} pairs fitted into the budget", "try --budget {minutes}min")
+
+
 def compare_sides(path: Path) -> Comparison:
     """Compare the two sides of a run, as far as they have been measured."""
     from collbench.analyze import pairs  # deferred import: loads numpy and scipy
@@ -125,7 +128,7 @@ def compare_sides(path: Path) -> Comparison:
         needed_s = 1.2 * state.spent_s * pairs.FEWEST_PAIRS / max(result.pairs, 1)
         minutes = math.ceil(needed_s / 60)
         fewest = pairs.FEWEST_PAIRS
-        remarks += (notice(ComparisonNotice.SHORT_BUDGET, pairs=result.pairs, fewest=fewest, minutes=minutes),)
+        remarks += (SHORT_BUDGET(pairs=result.pairs, fewest=fewest, minutes=minutes),)
     result = replace(result, alternate=state.alternate, budget_s=state.budget_s, remarks=remarks)
     return exiting(result, Undecided(state.undecided))
 

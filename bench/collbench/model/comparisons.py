@@ -13,7 +13,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 from collbench.model.conclusions import Interval
-from collbench.model.notices import Notice, NoticeKind, RunNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Ending, EndReason
 from collbench.model.results import computed, fact
 
@@ -62,7 +62,7 @@ class Judgement:
     ratios: tuple[float, ...] = fact(
         "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
     )
-    reason_kind = computed("kind of the reason for the verdict", NoticeKind, attrgetter("reason.kind"), name="reason")
+    reason_kind = computed("kind of the reason for the verdict", Kind, attrgetter("reason.kind"), name="reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +277,9 @@ class Trend:
 
 
 # ── sessions of one run ─────────────────────────────────────────────────────────────────────────
+SESSION_CHANGED = Kind("session-changed", "{fact} changed between sessions: {recorded} before, {here} in a later one")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionDifference:
     """A fact in which two sessions differ."""
@@ -291,4 +294,4 @@ class SessionDifference:
     @property
     def notice(self) -> Notice:
         """Return the notice for the report of a run with both sessions."""
-        return notice(RunNotice.SESSION_CHANGED, fact=self.fact, recorded=self.recorded, here=self.here)
+        return SESSION_CHANGED(fact=self.fact, recorded=self.recorded, here=self.here)

@@ -17,7 +17,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.metrics import makes_groups, metric_of
 from collbench.config.models import Config
-from collbench.model.notices import Notice, SkipNotice, TurnNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import PLACEMENTS, grouped
 from collbench.model.records import (
     LAUNCH_WARMUP_S,
@@ -194,12 +194,22 @@ def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: li
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, per_launch_s / len(cases))))
 
 
+SEVERAL_REASONS = Kind("several-reasons", "{reasons:first of}")
+
+
 def unmeasurable_reason(plan: Plan) -> Notice | None:
     """Return why no case of the plan can be measured here; None if at least one case can."""
     if plan.total:
         return None
     reasons = tuple(dict.fromkeys(skip.reason for skip in plan.skips))
-    return notice(SkipNotice.SEVERAL, reasons=reasons) if len(reasons) > 1 else reasons[0]
+    return SEVERAL_REASONS(reasons=reasons) if len(reasons) > 1 else reasons[0]
+
+
+LAUNCH_MEMORY = Kind(
+    "launch-memory",
+    "{ranks:count rank} on {backend} need {needed_bytes:rounded bytes} of memory; {usable_bytes:rounded bytes} may "
+    "be used here",
+)
 
 
 def too_large(plan: Plan, machine: Machine) -> Notice | None:
@@ -208,14 +218,20 @@ def too_large(plan: Plan, machine: Machine) -> Notice | None:
         usable = usable_bytes(machine, on_gpu=BACKENDS[launch.backend].device == "cuda")
         needed = _launch_bytes(launch, plan.settings, machine)
         if usable is not None and needed > usable:
-            return notice(
-                SkipNotice.LAUNCH_MEMORY,
-                ranks=launch.world_size,
-                backend=launch.backend,
-                needed_bytes=needed,
-                usable_bytes=usable,
+            return LAUNCH_MEMORY(
+                ranks=launch.world_size, backend=launch.backend, needed_bytes=needed, usable_bytes=usable
             )
     return None
+
+
+EXCLUSIVE_GPU = Kind(
+    "exclusive-gpu",
+    "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)",
+)
+MEMORY_OF_BOTH = Kind(
+    "memory-of-both",
+    "both at once need {needed_bytes:sum of bytes} of memory on a {place}; {usable_bytes:rounded bytes} may be used",
+)
 
 
 def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | None:
@@ -229,12 +245,12 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | Non
         for on_gpu, nbytes in launches.items():
             needed[on_gpu].append(max(nbytes))
     if machine.gpu_exclusive and len(needed[True]) > 1:
-        return notice(TurnNotice.EXCLUSIVE_GPU)
+        return EXCLUSIVE_GPU()
     for on_gpu, nbytes in needed.items():
         usable = usable_bytes(machine, on_gpu)
         if len(nbytes) > 1 and usable is not None and sum(nbytes) > usable:
             place = "GPU" if on_gpu else "host"
-            return notice(TurnNotice.BOTH_MEMORY, needed_bytes=tuple(nbytes), place=place, usable_bytes=usable)
+            return MEMORY_OF_BOTH(needed_bytes=tuple(nbytes), place=place, usable_bytes=usable)
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
-from collbench.model.notices import CaseNotice
+from collbench.model.notices import STOPPED_EARLY
 from collbench.model.pages import page as page_of
 from collbench.model.projection import TABLES, grouped
 from collbench.model.records import Case, Failure, Run, Skip
@@ -63,7 +63,7 @@ SCHEDULING = {
 # Pictures that are not folded, in addition to the first picture.
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
 # Kind of notice on a case that the tables show as a column.
-IN_COLUMNS = CaseNotice.STOPPED_EARLY
+IN_COLUMNS = STOPPED_EARLY
 
 
 def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:

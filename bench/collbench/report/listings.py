@@ -16,14 +16,14 @@ from collbench.catalog.collectives import OPERATIONS, PLACES
 from collbench.catalog.operation import Operation
 from collbench.catalog.variables import AT_START, TUNING
 from collbench.model.facts import Manifest
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.pages import page
 from collbench.model.records import Case, Json
 from collbench.model.units import counted, format_bytes, format_rate
 from collbench.report import wording
 from collbench.report.blocks import Blocks, Column, keyed, left, table
 from collbench.report.labels import NOTHING, ranks_text
-from collbench.report.notices import kinds, sentence
+from collbench.report.notices import sentence
 from collbench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -133,7 +133,7 @@ def variables() -> Blocks:
 
 def notices() -> Blocks:
     """Return one line per kind of notice: its name, sentence and remedy, with names in place of values."""
-    columns: list[Column[NoticeKind]] = [
+    columns: list[Column[Kind]] = [
         left("kind", str),
         left("sentence", lambda kind: _readable(kind.text)),
         left("remedy", lambda kind: _readable(kind.remedy)),

@@ -5,14 +5,12 @@ In: notices, which have kinds and values. Out: text, which JSON contains too. De
 
 import string
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from collbench.catalog.collectives import PLACES
 from collbench.catalog.metrics import METRICS
-from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import StoreError
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Notice
 from collbench.model.units import counted, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 
 
@@ -70,15 +68,6 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "and": lambda values: " and ".join(map(str, values)),
     "lines": lambda values: "; ".join(map(str, values)),
 }
-
-
-@cache
-def kinds() -> tuple[NoticeKind, ...]:
-    """Return all kinds of notices, of the core and of all packages."""
-    for package in PACKAGES:
-        for kinds_of_package in package.kinds:
-            _ = kinds_of_package.value  # loads them
-    return tuple(kind for each in NoticeKind.__subclasses__() for kind in each)
 
 
 def meaning(notice: Notice) -> str:

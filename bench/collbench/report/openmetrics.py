@@ -34,7 +34,7 @@ def verdicts(name: str, rows: Iterable[tuple[Mapping[str, str], str]], words: Se
 
 def notices(labels: Mapping[str, str], reported: Iterable[Notice]) -> list[str]:
     """Return a gauge of how often each kind of notice was given."""
-    counts = Counter(notice.kind.value for notice in reported)
+    counts = Counter(notice.kind for notice in reported)
     rows = [({**labels, "kind": kind}, float(count)) for kind, count in counts.items()]
     return gauge(f"{PREFIX}_notices", rows, "How often a kind of notice was given.")
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from collbench.catalog.collectives import ALL_OPTIONS
 from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Summary
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.records import Case, Failure, Json, Option
 from collbench.model.results import Column, Fact, columns, fact
 from collbench.report import notices, wording
@@ -47,7 +47,7 @@ class CaseRow:
 class NoticeRow:
     """A fact that a reader must know in addition to the numbers (`collbench list notices` has the kinds)."""
 
-    kind: NoticeKind = fact("for programs; each kind has one sentence")
+    kind: Kind = fact("for programs; each kind has one sentence")
     text: str = fact("its sentence")
     remedy: str = fact("a remedy; empty if there is none")
     values: Mapping[str, Any] = fact("the values of the sentence: seconds, bytes, shares, names")
@@ -174,10 +174,10 @@ def _written(kind: Any) -> Any:
     """Return the type that `plain` makes of values of a type."""
     if kind is CaseRow:
         return Union[tuple(model(own, case_columns()) for own in (*map(attrgetter("case"), package_results()), None))]  # noqa: UP007
-    if isinstance(kind, type) and issubclass(kind, NoticeKind):
+    if isinstance(kind, type) and issubclass(kind, Kind):
         from pydantic import WithJsonSchema
 
-        return Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(notices.kinds())})]
+        return Annotated[str, WithJsonSchema({"type": "string", "enum": kinds()})]
     if kind is Notice:
         return model(NoticeRow)
     if kind in _WRITTEN:

@@ -11,7 +11,7 @@ from functools import cached_property
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Analysis, Summary
 from collbench.model.errors import ConfigError
-from collbench.model.notices import RunNotice
+from collbench.model.notices import INCOMPLETE
 from collbench.model.records import Case, Run
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, parts
@@ -78,7 +78,7 @@ class View:
     @cached_property
     def caveats(self) -> list[str]:
         """Sentences with caveats: of packages, then of the run, the gravest first; without missing measurements."""
-        rest = (notice for notice in self.analysis.notices if notice.kind is not RunNotice.INCOMPLETE)
+        rest = (notice for notice in self.analysis.notices if notice.kind is not INCOMPLETE)
         return [*(text for description in self.descriptions for text in description.caveats), *sentences(rest)]
 
     @property

@@ -28,7 +28,7 @@ from collbench.model.comparisons import (
     Judgement,
 )
 from collbench.model.conclusions import Interval, IntervalKind
-from collbench.model.notices import Notice, VerdictNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.stats.intervals import Floats, ratio_of_intervals
 
 # Largest false-alarm rate by the tests' own assumptions. It is below the 5 % that are promised, because few launches
@@ -253,13 +253,21 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
     ]
 
 
+CHANGED = Kind("changed", "p ≤ {change:.2g}")
+SAME_WITHIN = Kind("same-within", "within ±{smallest:exact share} by two one-sided tests at {same:.2g}")
+NEITHER = Kind(
+    "neither",
+    "neither changed at p ≤ {change:.2g} nor within ±{smallest:exact share} by two one-sided tests at {same:.2g}",
+)
+
+
 def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> Notice:
     """Return the reason for this verdict."""
     if verdict == INCONCLUSIVE:
-        return notice(VerdictNotice.NEITHER, change=levels.change, smallest=smallest, same=levels.same)
+        return NEITHER(change=levels.change, smallest=smallest, same=levels.same)
     if verdict == SAME:
-        return notice(VerdictNotice.SAME, smallest=smallest, same=levels.same)
-    return notice(VerdictNotice.CHANGED, change=levels.change)
+        return SAME_WITHIN(smallest=smallest, same=levels.same)
+    return CHANGED(change=levels.change)
 
 
 def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.int64]:
@@ -365,6 +373,10 @@ def differences(
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
+ONE_LAUNCH_ON_A_SIDE = Kind("one-launch-on-a-side", "one launch on a side does not show the variation of launches")
+NOISE_FLOOR = Kind("noise-floor", "by the stated noise floor of {floor:share} and the intervals within the launches")
+
+
 def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: float | None) -> Judgement:
     """Return the judgement if a side has one launch, so that the between-launch variance is unknown.
 
@@ -374,7 +386,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     """
     within = ratio_of_intervals(before, after)  # without width if a side is another tool's single number
     if floor is None:
-        return Judgement(notice(VerdictNotice.ONE_LAUNCH), within, INCONCLUSIVE)
+        return Judgement(ONE_LAUNCH_ON_A_SIDE(), within, INCONCLUSIVE)
     down, up = (
         float(np.hypot(np.log1p(floor), np.log(side)))
         for side in (within.value / within.low, within.high / within.value)
@@ -386,4 +398,4 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         verdict = SAME
     elif center - down > 0 or center + up < 0:
         verdict = SLOWER if center > 0 else FASTER
-    return Judgement(notice(VerdictNotice.NOISE_FLOOR, floor=floor), ratio, verdict)
+    return Judgement(NOISE_FLOOR(floor=floor), ratio, verdict)

@@ -8,7 +8,6 @@ import re
 from datetime import datetime
 from typing import Any
 
-from collbench.catalog.registry import PACKAGES
 from collbench.model.facts import LaunchFacts, Manifest, Session
 from collbench.model.notices import Notice
 from collbench.model.records import Json
@@ -29,11 +28,7 @@ def manifest_of(data: Json) -> Manifest:
 
 def notices_of(manifest: Manifest) -> list[Notice]:
     """Return the notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
-    kept = manifest.get("imported", {}).get("notices", [])
-    for package in PACKAGES if kept else ():
-        for kinds in package.kinds:
-            _ = kinds.value  # loads them
-    notices: list[Notice] = validated(list[Notice], kept)
+    notices: list[Notice] = validated(list[Notice], manifest.get("imported", {}).get("notices", []))
     return notices
 
 

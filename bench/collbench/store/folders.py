@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, TypeVar
 from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import ForeignError, StoreError, damaged_json, reason_of
 from collbench.model.facts import Session
-from collbench.model.notices import Notice, RunNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import AbState, Json, Plan, Run, Samples, Side
 from collbench.store import locks
 
@@ -263,6 +263,9 @@ class Journal:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
+UNPLANNED = Kind("unplanned", "{measurements:count measurement} of cases that the plan does not have: left out")
+
+
 class RunFolder:
     """The folder of a run, or of one side of it (its folder `a` or `b`), finished or not.
 
@@ -355,7 +358,7 @@ class RunFolder:
         planned = {case.key for case in plan.cases}
         if strange := sum(entry.case.key not in planned for entry in samples):
             samples = [entry for entry in samples if entry.case.key in planned]
-            notices.append(notice(RunNotice.UNPLANNED, measurements=strange))
+            notices.append(UNPLANNED(measurements=strange))
         kept = {}
         for package in PACKAGES:
             if package.kept is not None and not side and (self.path / package.kept.name).is_file():
@@ -474,6 +477,15 @@ def find(root: Path, run: str | None) -> Path:
     return matches[-1]
 
 
+TORN_LINE = Kind(
+    "torn-line",
+    "the last line of samples.jsonl was torn by a crash; that case counts as not measured",
+    "collbench resume measures it again",
+)
+DAMAGED_LINE = Kind("damaged-line", "{error}; that case counts as not measured", "collbench resume measures it again")
+DAMAGED_LINES = Kind("damaged-lines", "{path}: {lines} further lines are damaged")
+
+
 def _read_lines(
     path: Path, samples_from_line: Callable[[bytes], Samples], starts: Sequence[bytes]
 ) -> list[tuple[list[Samples], list[Notice]]]:
@@ -489,7 +501,7 @@ def _read_lines(
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     for _, damaged in contents:
-                        damaged.append(notice(RunNotice.TORN_LINE))
+                        damaged.append(TORN_LINE())
                     break
                 start = next((start for start in starts if line.startswith(start)), None)
                 if start is None:
@@ -499,14 +511,14 @@ def _read_lines(
                     with _naming_damage(f"{path}: line {number}:"):
                         samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
                 except StoreError as error:
-                    damaged.append(notice(RunNotice.DAMAGED_LINE, error=str(error)))
+                    damaged.append(DAMAGED_LINE(error=str(error)))
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
     for _, damaged in contents:
         if (more := len(damaged) - MOST_DAMAGED) > 0:
-            damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
+            damaged[MOST_DAMAGED:] = [DAMAGED_LINES(path=str(path), lines=more)]
     return contents
 
 

@@ -5,7 +5,7 @@ from collbench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
-    kinds=(Deferred("packages.gate.conclusions:GateNotice"),),
+    kinds=("analyze.nodes", "analyze.tables", "cli.gate"),
     verbs={
         "gate": Verb(
             "packages.gate.cli.gate:gate",

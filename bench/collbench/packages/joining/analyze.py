@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from collbench.analyze.parts import AnalysisPart
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Json, Run
-from collbench.packages.joining.conclusions import InitNotice
 
 # The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
 # until the process ends: both ends are CollBench's own, and no backend left them open.
@@ -53,18 +52,25 @@ def notices(run: Run) -> list[Notice]:
     return list(dict.fromkeys(remark for backend, states in _states(run) for remark in _changes(backend, *states)))
 
 
+# A name with a larger count than before, and the increase; other notices contain these.
+MORE = Kind("more", "{count} {name}")
+CORES_TAKEN = Kind("cores-taken", "{backend}: joining took cores from a rank: {left} of {before} left (core {cores})")
+THREADS_STAYED = Kind("threads-stayed", "{backend}: {count:count thread} of a rank stayed after the end ({names})")
+FILES_STAYED = Kind("files-stayed", "{backend}: {count:count open file} of a rank stayed after the end ({names})")
+
+
 def _changes(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterator[Notice]:
     if set(joined.affinity) < set(before.affinity):
         left, had = len(joined.affinity), len(before.affinity)
-        yield notice(InitNotice.CORES_TAKEN, backend=backend, left=left, before=had, cores=joined.affinity)
+        yield CORES_TAKEN(backend=backend, left=left, before=had, cores=joined.affinity)
     stayed = {
-        InitNotice.THREADS_STAYED: _more(before.threads, after.threads),
-        InitNotice.FILES_STAYED: _more(before.files, after.files),
+        THREADS_STAYED: _more(before.threads, after.threads),
+        FILES_STAYED: _more(before.files, after.files),
     }
     for kind, counts in stayed.items():
         if counts:
-            names = tuple(notice(InitNotice.MORE, count=count, name=name) for name, count in sorted(counts.items()))
-            yield notice(kind, backend=backend, count=sum(counts.values()), names=names)
+            names = tuple(MORE(count=count, name=name) for name, count in sorted(counts.items()))
+            yield kind(backend=backend, count=sum(counts.values()), names=names)
 
 
 def facts(run: Run) -> dict[str, str]:

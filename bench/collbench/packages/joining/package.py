@@ -6,6 +6,6 @@ from collbench.model.deferred import Deferred
 JOINING = Package(
     "joining",
     analysis=Deferred("packages.joining.analyze:ANALYSIS"),
-    kinds=(Deferred("packages.joining.conclusions:InitNotice"),),
+    kinds=("analyze",),
     look=Deferred("packages.joining.rank:look"),
 )

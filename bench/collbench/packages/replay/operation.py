@@ -2,7 +2,7 @@
 
 from collbench.catalog.operation import SYNC, Operation
 from collbench.model.deferred import Deferred
-from collbench.model.notices import SkipNotice
+from collbench.model.notices import Kind
 from collbench.model.records import Case
 from collbench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySettings, recording_in
 
@@ -22,7 +22,7 @@ OPERATIONS = (
         calls=SYNC,
         placements=("in",),
         typed=False,
-        why_not_mpi=SkipNotice.CALLS_TORCH,
+        why_not_mpi=Kind("calls-torch", "it makes the calls of torch.distributed"),
         options=("metric", "scheduling", "settings", "memory", "oversubscribed"),
         own=ReplayOptions,
         settings=ReplaySettings,

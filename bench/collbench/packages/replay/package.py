@@ -17,8 +17,12 @@ REPLAY = Package(
     analysis=Deferred("packages.replay.analyze.steps:ANALYSIS"),
     report=Deferred("packages.replay.report:REPORT"),
     kinds=(
-        Deferred("packages.replay.recorded_calls:ReplayNotice"),
-        Deferred("packages.replay.replayed_calls:ChangeNotice"),
+        "operation",
+        "recorded_calls",
+        "planning",
+        "analyze.recorded",
+        "importers",
+        "importers.nccl_records",
     ),
     pictures=(
         PictureKind("recorded", "Where the recorded job's time in calls went", "packages.replay.plots:recorded"),

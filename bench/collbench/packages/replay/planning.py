@@ -31,7 +31,7 @@ from collbench.catalog.metrics import ONE_BY_ONE
 from collbench.config.models import Config
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Notice, SkipNotice, notice, with_counts
+from collbench.model.notices import Kind, Notice, with_counts
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Machine, Plan
 from collbench.model.units import first_few
@@ -39,7 +39,6 @@ from collbench.packages.replay.config import ReplaySection
 from collbench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from collbench.packages.replay.replayed_calls import (
     NAME,
-    ChangeNotice,
     Recording,
     Replay,
     ReplayedCall,
@@ -48,7 +47,7 @@ from collbench.packages.replay.replayed_calls import (
     ReplaySettings,
     recording_in,
 )
-from collbench.planning.cases import option_values, oversubscribed, worlds
+from collbench.planning.cases import FEWEST_RANKS, option_values, oversubscribed, worlds
 from collbench.planning.footprint import buffer_bytes
 from collbench.planning.parts import Expansion, PlanningPart
 
@@ -141,6 +140,10 @@ def case_of(replayed: Replay, base: Case) -> Case:
 
 
 # ── choice of the step ───────────────────────────────────────────────────────────────────────────
+STEPS_AS_ONE = Kind("steps-as-one", "all {steps} recorded steps as one: they did not make the same calls")
+LAST_STEP = Kind("last-step", "of {steps} recorded steps the last one")
+
+
 def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
     """Return each rank's calls of the last step if all steps of each rank made the same calls; else all calls.
 
@@ -158,8 +161,8 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
         _Step(number, rank.rank, by_step[last] if alike else [*enumerate(rank.calls)])
         for number, (rank, by_step) in enumerate(zip(recorded.ranks, by_rank, strict=True))
     ]
-    kind = ChangeNotice.LAST_STEP if alike else ChangeNotice.STEPS_AS_ONE
-    return steps, [notice(kind, steps=recorded.steps)] if recorded.steps > 1 else []
+    kind = LAST_STEP if alike else STEPS_AS_ONE
+    return steps, [kind(steps=recorded.steps)] if recorded.steps > 1 else []
 
 
 def _kind(call: RecordedCall) -> tuple[object, ...]:
@@ -169,6 +172,23 @@ def _kind(call: RecordedCall) -> tuple[object, ...]:
 # ── choice of the calls, and their cases ─────────────────────────────────────────────────────────
 # Calls that a rank replays, each as (position among the rank's recorded calls, call, case).
 Made = list[tuple[int, RecordedCall, Case]]
+
+
+_LEFT_OUT = "{count} × {operation} left out: "
+OTHER_HALF = Kind("other-half", "{count} × a receive is the other half of a neighbour's send")
+RING = Kind("ring", "{count} × {operation} made an exchange with the neighbours in a ring")
+UNKNOWN_OPERATION = Kind("unknown-operation", f"{_LEFT_OUT}CollBench does not know it")
+CALLS_LEFT_OUT = Kind("calls-left-out", f"{_LEFT_OUT}{{why}}")
+CALL_WITHOUT_SIZE = Kind("call-without-size", f"{_LEFT_OUT}its size was not recorded")
+EMPTY_CALL = Kind("empty-call", f"{_LEFT_OUT}it moved nothing")
+ROUNDED_TO_SHARES = Kind("rounded-to-shares", "{count} × {operation} rounded down to whole shares of {ranks} ranks")
+NEARER_RANKS = Kind("nearer-ranks", "{count} × {operation} in groups of ranks that lie nearer to each other")
+DTYPE_ASSUMED = Kind("dtype-assumed", "{count} × {operation} of an unknown dtype, taken as {dtype}")
+DTYPE_REPLACED = Kind("dtype-replaced", "{count} × {dtype} sent as {other}, which {backend} has")
+EQUAL_PARTS = Kind("equal-parts", "{count} × all_to_all with equal parts: its splits were not recorded")
+PARTS_OF_ONE_RANK = Kind(
+    "parts-of-one-rank", "{count} × all_to_all in which every rank sends the parts that this rank sent"
+)
 
 
 class _Builder:
@@ -238,13 +258,13 @@ class _Builder:
             call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
         elif call.operation in ONE_WAY:
             if call.operation == "recv" and any(other.operation == "send" for _, other in step.calls):
-                self.changed[notice(ChangeNotice.OTHER_HALF)] += 1
+                self.changed[OTHER_HALF()] += 1
                 return None
-            self.changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
+            self.changed[RING(operation=call.operation)] += 1
             call = replace(call, operation="sendrecv_ring", group=None, group_size=None)
         operation = OPERATIONS.get(call.operation)
         if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
-            self.changed[notice(ChangeNotice.UNKNOWN_OPERATION, operation=call.operation)] += 1
+            self.changed[UNKNOWN_OPERATION(operation=call.operation)] += 1
             return None
         case = self._sized(step, place, call)
         if case is None:
@@ -252,11 +272,11 @@ class _Builder:
         reason = subgroups.unsupported(case.groups, self._world_size) or unsupported_by_backend(case)
         fewest, together = OPERATIONS[case.op].fewest_ranks, ranks_together(case)
         if together < fewest:
-            reason = notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=fewest)
+            reason = FEWEST_RANKS(op=case.op, fewest=fewest)
         if case.splits is not None:
             reason = reason or splits.unsupported(case.splits, together)
         if reason is not None:
-            self.changed[notice(ChangeNotice.LEFT_OUT, operation=call.operation, why=(reason,))] += 1
+            self.changed[CALLS_LEFT_OUT(operation=call.operation, why=(reason,))] += 1
             return None
         return case
 
@@ -271,7 +291,7 @@ class _Builder:
         together = ranks_together(case)
         elements = _whole_elements(call, call.group_size or self._world_size)
         if elements is None:
-            self.changed[notice(ChangeNotice.NO_SIZE, operation=call.operation)] += 1
+            self.changed[CALL_WITHOUT_SIZE(operation=call.operation)] += 1
             return None
         itemsize = DTYPES[dtype].itemsize
         # Without a dtype, elements are bytes.
@@ -281,10 +301,10 @@ class _Builder:
             case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
         unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
-            self.changed[notice(ChangeNotice.ROUNDED, operation=call.operation, ranks=together)] += 1
+            self.changed[ROUNDED_TO_SHARES(operation=call.operation, ranks=together)] += 1
             case = replace(case, size_bytes=case.size_bytes // unit * unit)
         if not case.size_bytes:
-            self.changed[notice(ChangeNotice.EMPTY, operation=call.operation)] += 1
+            self.changed[EMPTY_CALL(operation=call.operation)] += 1
             return None
         if OPERATIONS[case.op].rooted and call.root is not None:
             within = call.group.index(call.root) if call.group and call.root in call.group else call.root
@@ -307,7 +327,7 @@ class _Builder:
             for division, groups in _divisions_like(call.group, self._world_size):
                 if call.group in groups:
                     return division
-            self.changed[notice(ChangeNotice.NEARER_RANKS, operation=call.operation)] += 1
+            self.changed[NEARER_RANKS(operation=call.operation)] += 1
         return Division("contiguous", size or 1)
 
     def _dtype(self, call: RecordedCall) -> str:
@@ -315,7 +335,7 @@ class _Builder:
             if not OPERATIONS[call.operation].typed:
                 return "uint8"
             dtype = "float32" if OPERATIONS[call.operation].reduces else "uint8"
-            self.changed[notice(ChangeNotice.DTYPE_ASSUMED, operation=call.operation, dtype=dtype)] += 1
+            self.changed[DTYPE_ASSUMED(operation=call.operation, dtype=dtype)] += 1
             return dtype
         backend = BACKENDS[self._backend]
         lacking = backend.unsupported_dtypes | (
@@ -324,19 +344,19 @@ class _Builder:
         if call.dtype not in lacking:
             return call.dtype
         other = _SUBSTITUTES[DTYPES[call.dtype].itemsize]
-        self.changed[notice(ChangeNotice.DTYPE_REPLACED, dtype=call.dtype, other=other, backend=self._backend)] += 1
+        self.changed[DTYPE_REPLACED(dtype=call.dtype, other=other, backend=self._backend)] += 1
         return other
 
     def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
         """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
         if call.splits_in is None:
-            self.changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
+            self.changed[EQUAL_PARTS()] += 1
             return None
         rows = self._recorded_rows(step, place, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
             if len(set(call.splits_in)) <= 1:
                 return None
-            self.changed[notice(ChangeNotice.PARTS_OF_ONE)] += 1
+            self.changed[PARTS_OF_ONE_RANK()] += 1
             rows = [list(call.splits_in)] * len(call.splits_in)
         if len({part for row in rows for part in row}) <= 1:
             return None

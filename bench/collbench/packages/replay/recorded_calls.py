@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Kind, Notice
 from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, NS
 
 # False-alarm rate at which a rank is named as the straggler.
@@ -21,56 +21,21 @@ NAMED_RATE = 0.04
 # Operations between two ranks, and operations in which each rank sends different data to every rank.
 ONE_WAY = frozenset({"send", "recv"})
 ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
-# End of sentences on calls.
-_CALLS = "{calls:of calls}"
 
 
-class ReplayNotice(NoticeKind):
-    """Facts that a recording does not show."""
-
-    NUMBERED_BY_FILES = "numbered-by-files", "ranks are numbered in the order of their files, which name no ranks"
-    UNEQUAL_STEPS = "unequal-steps", "ranks recorded different numbers of steps: a step is the mean of all of them"
-    ONE_STEP = "one-step", "which rank was late: this needs several steps, and marks between them in the recording"
-    OUTSIDE_STEPS = "outside-steps", f"calls outside the recorded steps{_CALLS}"
-    NO_DURATION = "no-duration", f"the time of calls whose duration was not recorded{_CALLS}"
-    NO_STARTS = (
-        "no-starts",
-        f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}",
-    )
-    ONE_RANK = "one-rank", "waiting: one rank's recording cannot separate it from moving", "give the files of all ranks"
-    ONE_SIDED = "one-sided", f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
-    UNKNOWN_GROUPS = "unknown-groups", f"waiting in groups of unknown ranks{_CALLS}"
-    PART_OF_GROUPS = "part-of-groups", f"waiting in groups in which not every rank was recorded{_CALLS}"
-    UNEQUAL_CALLS = "unequal-calls", f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"
-    DIFFERENT_CALLS = "different-calls", f"waiting in groups whose ranks recorded different calls{_CALLS}"
-    BATCHED = (
-        "batched-calls",
-        f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}",
-    )
-    UNCLAIMED = (
-        "unclaimed-kernels",
-        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted",
-    )
-    UNSURE_KERNELS = "unsure-kernels", "{count} × kernel {kernel}: it may communicate or compute"
-    GAPS = (
-        "missing-calls",
-        "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})",
-    )
-    PART_OF_CALLS = "part-of-calls", f"waiting in calls that not every rank of the group recorded{_CALLS}"
-    FURTHER_REASONS = "further-reasons", "and {count} further reasons"
-    GROUPS_BY_NAME = (
-        "groups-by-name",
-        "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks",
-    )
-    UNTOLD = "untold", "{what} (of {count} of {calls} calls)"
-    LEFT_OUT = "recorded-left-out", "{count} × {what}: left out"
-    NAMELESS = "calls-without-name", "{count} × calls without a name: left out"
-    NO_CALLS = "lines-without-call", "{count} × lines without a call: left out"
-    OPERATORS = "unsure-operators", "{count} × operators of torch that may be further calls: left out"
-    NO_RECORDINGS = "files-no-recording", "{count} × file that is not a recording, such as {file}: left out"
-    OTHER_FORMAT = "files-of-other-format", "{count} × file of {format}, of the same ranks: left out"
-    INCOMPLETE_CALLS = "incomplete-calls", "{count} of the calls were not complete"
-    HOST_CLOCK = "host-clock", "{count} of {calls} durations are by the host's clock: not added to a GPU's"
+# Kinds that several importers give, or that the report treats apart.
+UNCLAIMED_KERNELS = Kind(
+    "unclaimed-kernels",
+    "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted",
+)
+UNSURE_KERNELS = Kind("unsure-kernels", "{count} × kernel {kernel}: it may communicate or compute")
+MISSING_CALLS = Kind(
+    "missing-calls",
+    "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})",
+)
+RECORDED_LEFT_OUT = Kind("recorded-left-out", "{count} × {what}: left out")
+CALLS_WITHOUT_NAME = Kind("calls-without-name", "{count} × calls without a name: left out")
+UNSURE_OPERATORS = Kind("unsure-operators", "{count} × operators of torch that may be further calls: left out")
 
 
 class Fact(StrEnum):

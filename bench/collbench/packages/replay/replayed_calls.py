@@ -6,35 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Notice
 from collbench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 
 # Name of the package, its operation, its section and its verb.
 NAME = "replay"
 # Names of the inner times of an iteration: start of each call since the start of the iteration, and its duration.
 START_NS, DURATION_NS = "start", "duration"
-# Beginning of sentences.
-_LEFT_OUT = "{count} × {operation} left out: "
-
-
-class ChangeNotice(NoticeKind):
-    """Differences between a replay and the recorded job."""
-
-    STEPS_AS_ONE = "steps-as-one", "all {steps} recorded steps as one: they did not make the same calls"
-    LAST_STEP = "last-step", "of {steps} recorded steps the last one"
-    # Notices on calls; the number of calls is a value.
-    OTHER_HALF = "other-half", "{count} × a receive is the other half of a neighbour's send"
-    RING = "ring", "{count} × {operation} made an exchange with the neighbours in a ring"
-    UNKNOWN_OPERATION = "unknown-operation", f"{_LEFT_OUT}CollBench does not know it"
-    LEFT_OUT = "calls-left-out", f"{_LEFT_OUT}{{why}}"
-    NO_SIZE = "call-without-size", f"{_LEFT_OUT}its size was not recorded"
-    EMPTY = "empty-call", f"{_LEFT_OUT}it moved nothing"
-    ROUNDED = "rounded-to-shares", "{count} × {operation} rounded down to whole shares of {ranks} ranks"
-    NEARER_RANKS = "nearer-ranks", "{count} × {operation} in groups of ranks that lie nearer to each other"
-    DTYPE_ASSUMED = "dtype-assumed", "{count} × {operation} of an unknown dtype, taken as {dtype}"
-    DTYPE_REPLACED = "dtype-replaced", "{count} × {dtype} sent as {other}, which {backend} has"
-    EQUAL_PARTS = "equal-parts", "{count} × all_to_all with equal parts: its splits were not recorded"
-    PARTS_OF_ONE = "parts-of-one-rank", "{count} × all_to_all in which every rank sends the parts that this rank sent"
 
 
 @dataclass(frozen=True, slots=True)

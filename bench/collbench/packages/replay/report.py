@@ -24,7 +24,15 @@ from collbench.packages.replay.conclusions import (
     replays_of,
     together,
 )
-from collbench.packages.replay.recorded_calls import NAMED_RATE, CallList, ReplayNotice
+from collbench.packages.replay.recorded_calls import (
+    CALLS_WITHOUT_NAME,
+    MISSING_CALLS,
+    NAMED_RATE,
+    UNCLAIMED_KERNELS,
+    UNSURE_KERNELS,
+    UNSURE_OPERATORS,
+    CallList,
+)
 from collbench.packages.replay.replayed_calls import NAME
 from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from collbench.report.labels import (
@@ -46,7 +54,7 @@ N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
 # Notices on communication that may be missing from the time in calls.
-NOT_IN_CALLS = {ReplayNotice.UNCLAIMED, ReplayNotice.UNSURE_KERNELS, ReplayNotice.OPERATORS, ReplayNotice.NAMELESS}
+NOT_IN_CALLS = {UNCLAIMED_KERNELS, UNSURE_KERNELS, UNSURE_OPERATORS, CALLS_WITHOUT_NAME}
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
     "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
@@ -117,7 +125,7 @@ def _time_json(time: RecordedTime) -> Json:
 def recorded_sentence(job: RecordedJob) -> str:
     """Format as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
     if job.total is None or job.total.in_calls_s is None:
-        missing = any(reason.kind is ReplayNotice.GAPS for reason in job.withheld)
+        missing = any(reason.kind is MISSING_CALLS for reason in job.withheld)
         return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
     total, in_calls_s, period = job.total, job.total.in_calls_s, "per step" if job.marked else "in the recording"
     part = bool(total.untimed) or any(reason.kind in NOT_IN_CALLS for reason in job.withheld)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from collbench.model.conclusions import Analysis, Interval
-from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, InvariantCheck
 from collbench.model.results import Unit, computed, fact
 from collbench.packages.training.step_records import Link, RankMemory, Timeline
@@ -25,25 +24,6 @@ from collbench.packages.training.synchronisation import (
 
 # A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
-
-
-# Parts of sentences.
-_WHERE = "{model} · {backend} · {ranks:count rank}{link:after  · }: "
-_BECAUSE = ": other processes used the CPU"
-
-
-class TrainingNotice(NoticeKind):
-    """Notices on training steps."""
-
-    BLOCKS_LEFT_OUT = "blocks-left-out", f"{_WHERE}{{dropped}} of {{blocks}} timed blocks left out{_BECAUSE}"
-    BLOCKS_KEPT = (
-        "disturbed-blocks-kept",
-        f"{_WHERE}too much of {{strategies}} disturbed to leave it out, so all of those kept{_BECAUSE}",
-    )
-    ALL_BLOCKS_KEPT = (
-        "all-disturbed-blocks-kept",
-        f"{_WHERE}too much of all strategies disturbed to leave it out, so all of those kept{_BECAUSE}",
-    )
 
 
 @dataclass(frozen=True, slots=True)

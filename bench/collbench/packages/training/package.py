@@ -13,10 +13,7 @@ TRAINING = Package(
     planning=Deferred("packages.training.planning.steps:PLANNING"),
     analysis=Deferred("packages.training.analyze.part:ANALYSIS"),
     report=Deferred("packages.training.report.part:REPORT"),
-    kinds=(
-        Deferred("packages.training.conclusions:TrainingNotice"),
-        Deferred("packages.training.synchronisation:TrainingSkip"),
-    ),
+    kinds=("catalog.strategies", "planning.steps", "analyze.steps"),
     pictures=(
         PictureKind(
             "training-steps",

@@ -10,85 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from collbench.model.notices import NoticeKind
 from collbench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 from collbench.model.units import format_bytes
 from collbench.packages.training.step_records import Link, Shape
 
 TRAINING_STEP = "training_step"
-
-
-class TrainingSkip(NoticeKind):
-    """Why a training step cannot be measured here."""
-
-    NOT_TRAINED = "not-trained", "models are trained in {trained}, not in {dtype}"
-    AUTOCAST_DTYPE = "autocast-dtype", "autocast keeps parameters in float32, and here they are {dtype}"
-    AUTOCAST_SHAPE = (
-        "autocast-shape",
-        "a model by its shape computes nothing that autocast could compute in another dtype",
-    )
-    SHAPE_BACKEND = "shape-backend", "a model by its shape is timed on gloo or an emulated link, not on {backend}"
-    SHAPE_WITHOUT_PARAMETERS = (
-        "shape-without-parameters",
-        "a shape has no parameters that a library could reduce",
-        "torch's buckets can be given as a plan",
-    )
-    LINK_IN_JOB = (
-        "link-in-job",
-        "an emulated link is memory that ranks of one host share",
-        "in a job, measure the real link",
-    )
-    LINK_MOVES_NOTHING = (
-        "link-moves-nothing",
-        "an emulated link moves no data: a synchroniser of your own is measured on a real link",
-    )
-    LINK_OF_ALL_REDUCES = (
-        "link-of-all-reduces",
-        "an emulated link carries all-reduces only, and {strategy} makes other calls too",
-    )
-    TWO_HOOKS = "two-hooks", "{hooks} is a communication hook, and so is the emulated link"
-    BF16_ON_GLOO = "bf16-on-gloo", "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
-    SENDS_BY_TORCH = "sends-by-torch", "{strategy} sends by torch.distributed, not on {backend}"
-    NOTHING_TO_SYNCHRONISE = "nothing-to-synchronise", "with one rank there is nothing to synchronise"
-    UNEQUAL_BATCHES = "unequal-batches", "a batch of {batch} is not divided into {parts} equal micro-batches"
-    UNKNOWN_PLAN = (
-        "unknown-plan",
-        "plan {plan}: the times of gradients and calls are known in advance only for a shape on an emulated link",
-        "for others, `advise --from RUN` finds it after a run",
-    )
-    CALL_MEMORY = (
-        "call-memory",
-        "a real link moves real bytes: {ranks} ranks with a call of {call_bytes:bytes} need more than the "
-        "{free_bytes:bytes} of memory that are free",
-    )
-    STEP_MEMORY = (
-        "step-memory",
-        "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a } for parameters, gradients, "
-        "optimizer, buckets; {available_bytes:rounded bytes} are available",
-    )
-
-
-class TrainingTrap(NoticeKind):
-    """Settings that measure something other than they seem to."""
-
-    DEFAULT_CAP = (
-        "default-cap",
-        "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
-        "communication starts later",
-        "write ddp without a cap for the default",
-    )
-    NO_FREE_CORE = (
-        "no-free-core",
-        "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to overlap communication "
-        "with, so the scheduler is measured",
-        "lower threads or world_sizes, or use an emulated link, which needs no core",
-    )
-    SINGLE_STEP = (
-        "single-step",
-        "steps: 1 puts one step between two barriers: unequal times at which ranks leave the barrier count for that "
-        "step, and work that reaches into the next step is not seen",
-        "write steps: 2 or more",
-    )
 
 
 # The strategy without synchronisation. Every scenario has it, and the other strategies are compared with it.

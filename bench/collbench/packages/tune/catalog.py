@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Variables
-from collbench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule, TuneNotice
+from collbench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule
 
 # Size in bytes of the segments that are tried in addition to whole messages, if an algorithm has segments.
 SEGMENT = 64 * 1024
@@ -263,6 +263,17 @@ LARGEST = 2**64 - 1
 FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 
 
+RULE_FOR_OTHER_HOSTS = Kind(
+    "rule-for-other-hosts", "line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared"
+)
+RULE_WITH_CHANNELS = Kind(
+    "rule-with-channels", "line {line}: {channels} channels: compared with NCCL's own number of channels"
+)
+RULE_FOR_SOME_CALLS = Kind(
+    "rule-for-some-calls", "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
+)
+
+
 @dataclass(frozen=True)
 class Nccl:
     """NCCL from 2.24 on, whose variables name a choice for each collective."""
@@ -332,15 +343,15 @@ class Nccl:
             if not (low.isdecimal() and high.isdecimal()):
                 problems.append(f"{where}: {low!a:.20} to {high!a:.20}: the plugin reads sizes in bytes, digits only")
             elif nodes not in {"-1", str(hosts)}:
-                notes.append(notice(TuneNotice.OTHER_HOSTS, line=number, nodes=nodes, hosts=hosts))
+                notes.append(RULE_FOR_OTHER_HOSTS(line=number, nodes=nodes, hosts=hosts))
             elif not taken:
                 top = None if int(high) >= LARGEST else int(high)
                 count = int(ranks) if ranks.isdecimal() else -1
                 rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
                 if channels != "-1" and not self.plugin:
-                    notes.append(notice(TuneNotice.OWN_CHANNELS, line=number, channels=channels))
+                    notes.append(RULE_WITH_CHANNELS(line=number, channels=channels))
                 if any(word != "-1" for word in words[8:]):
-                    notes.append(notice(TuneNotice.FOR_SOME_CALLS, line=number))
+                    notes.append(RULE_FOR_SOME_CALLS(line=number))
         return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
     def choice_for(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:

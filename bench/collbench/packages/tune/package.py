@@ -5,7 +5,7 @@ from collbench.model.deferred import Deferred
 
 TUNE = Package(
     "tune",
-    kinds=(Deferred("packages.tune.rules:TuneNotice"),),
+    kinds=("analyze.outcome", "catalog", "cli.tune"),
     verbs={
         "tune": Verb(
             "packages.tune.cli.tune:tune",

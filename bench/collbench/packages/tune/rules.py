@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from collbench.model.conclusions import Interval
 from collbench.model.errors import StoreError
-from collbench.model.notices import Notice, NoticeKind
+from collbench.model.notices import Notice
 from collbench.model.records import Case
 
 
@@ -88,34 +88,6 @@ class Why(StrEnum):
     SLOWER = "slower"
     SAME = "same"
     INCONCLUSIVE = "inconclusive"
-
-
-class TuneNotice(NoticeKind):
-    """Notices on rules."""
-
-    VIRTUAL = "virtual-gpus", "virtual GPUs: times follow a rule, and mean nothing for hardware"
-    AS_MEASURED = "as-measured", "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
-    RULE_NOT_READ = "rule-not-read", "not honoured: {problem}"
-    NOT_HONOURED = (
-        "not-honoured",
-        "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}",
-    )
-    # For a rule file that is checked.
-    OTHER_HOSTS = (
-        "rule-for-other-hosts",
-        "line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared",
-    )
-    OWN_CHANNELS = "rule-with-channels", "line {line}: {channels} channels: compared with NCCL's own number of channels"
-    FOR_SOME_CALLS = (
-        "rule-for-some-calls",
-        "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls",
-    )
-    # Why sides do not take turns.
-    ONE_LAUNCH_AT_A_TIME = "one-launch-at-a-time", "ranks of a job take part in one launch at a time"
-
-
-# Notices that the library does not follow the rule file.
-DISHONOURED = frozenset({TuneNotice.RULE_NOT_READ, TuneNotice.NOT_HONOURED})
 
 
 @dataclass(frozen=True, slots=True)

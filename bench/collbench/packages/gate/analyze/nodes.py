@@ -31,9 +31,9 @@ from collbench.catalog.subgroups import of_sets, rounds
 from collbench.config.models import Config
 from collbench.model.conclusions import Interval, IntervalKind
 from collbench.model.errors import BenchError, ConfigError
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Machine
-from collbench.packages.gate.conclusions import CheckVerdict, GateNotice, GateVerdict, NodeCheck, SlowPath
+from collbench.packages.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck, SlowPath
 from collbench.planning import plan
 from collbench.stats.intervals import Floats
 
@@ -180,6 +180,18 @@ def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> 
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
+DROPPED = Kind("dropped", "{why}")
+SLOW_INSIDE = Kind("slow-inside", "too slow among its own ranks, in {rounds} rounds")
+SLOW_BETWEEN = Kind("slow-between", "too slow with all partners, in {rounds} rounds")
+NONE_INSIDE = Kind(
+    "none-inside", "every node has one rank, so nothing was measured inside: no link between GPUs of one node"
+)
+SOME_NOT_INSIDE = Kind(
+    "some-not-inside",
+    "{single} of {nodes} nodes have one rank, so nothing was measured inside: no link between GPUs of one node",
+)
+
+
 def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateVerdict:
     """Measure a fleet as far as needed, and judge it.
 
@@ -187,22 +199,22 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     a table; without it, nodes are compared with each other only.
     """
     limit, nodes = -math.log(allowed), range(fleet.nodes)
-    inside = _examined("inside", alone, GateNotice.SLOW_INSIDE, fleet, fleet.several, limit).checks
+    inside = _examined("inside", alone, SLOW_INSIDE, fleet, fleet.several, limit).checks
     sound = [node for node in nodes if node not in inside or inside[node].verdict != FAIL]
-    pairs = _examined("look", matchings, GateNotice.SLOW_BETWEEN, fleet, sound, limit)
+    pairs = _examined("look", matchings, SLOW_BETWEEN, fleet, sound, limit)
     between = pairs.checks if least_s is None else _against_table(pairs, least_s)
     checks = []
     for node in nodes:
         if node in fleet.dropped:
-            checks.append(NodeCheck(node, FAIL, None, notice(GateNotice.DROPPED, why=(fleet.dropped[node],))))
+            checks.append(NodeCheck(node, FAIL, None, DROPPED(why=(fleet.dropped[node],))))
         else:
             own = [stage[node] for stage in (inside, between) if node in stage]
             checks.append(min(own, key=lambda check: (FAIL, INCONCLUSIVE, PASS).index(check.verdict)))
     single, remarks = fleet.nodes - len(fleet.several), []
     if single == fleet.nodes:
-        remarks.append(notice(GateNotice.NONE_INSIDE))
+        remarks.append(NONE_INSIDE())
     elif single:
-        remarks.append(notice(GateNotice.SOME_NOT_INSIDE, single=single, nodes=fleet.nodes))
+        remarks.append(SOME_NOT_INSIDE(single=single, nodes=fleet.nodes))
     failed = any(check.verdict == FAIL for check in checks)
     path = None if failed else slow_path(pairs.taken, limit)
     passed = not fleet.broken and path is None and all(check.verdict == PASS for check in checks)
@@ -335,14 +347,20 @@ class _Examined:
     comparable: bool = True
 
 
+ROUNDS_FAILED = Kind("rounds-failed", "its rounds failed")
+_GIVE = "give the rate by --against"
+TOO_FEW_NODES = Kind("too-few-nodes", "with fewer than {fewest} nodes, the usual rate is unknown", _GIVE)
+NOTHING_USUAL = Kind("nothing-usual", "too many nodes differ to know the usual value", _GIVE)
+
+
 def _examined(
-    stage: str, rounds_of: RoundsOf, slow: GateNotice, fleet: Fleet, nodes: Sequence[int], limit: float
+    stage: str, rounds_of: RoundsOf, slow: Kind, fleet: Fleet, nodes: Sequence[int], limit: float
 ) -> _Examined:
     """Return a verdict on each of these nodes.
 
     slow: notice on a slow node. limit: logarithm of the largest allowed time over the usual time.
     """
-    checks = {node: NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.ROUNDS_FAILED)) for node in nodes}
+    checks = {node: NodeCheck(node, INCONCLUSIVE, None, ROUNDS_FAILED()) for node in nodes}
     taken, why = list[Times](), None
     for turn in range(TURNS):
         name = stage if turn == 0 else f"{stage}-{turn + 1}"
@@ -355,9 +373,9 @@ def _examined(
         fit = _fit(taken)
         fastest, slowest = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
-            why = notice(GateNotice.TOO_FEW_NODES, fewest=FEWEST_NODES)
+            why = TOO_FEW_NODES(fewest=FEWEST_NODES)
         elif -fastest > limit + slowest or fit.two_kinds(limit):
-            why = notice(GateNotice.NOTHING_USUAL)
+            why = NOTHING_USUAL()
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
             unusual = {node: NodeCheck(node, INCONCLUSIVE, None, why) for node in tested}
             return _Examined(checks | unusual, taken, comparable=False)
@@ -369,28 +387,38 @@ def _examined(
     return _Examined(checks, taken)
 
 
-def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: GateNotice, count: int) -> NodeCheck:
+TOO_FEW_ROUNDS = Kind("too-few-rounds", "too few rounds were measured")
+UNDECIDED_NODE = Kind("undecided-node", "undecided after {rounds} rounds")
+
+
+def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: Kind, count: int) -> NodeCheck:
     """Return the verdict on a node from all rounds so far. count: number of its rounds."""
     slowness = fit.effects[node] - float(np.median([fit.effects[other] for other in nodes if other != node]))
     share = 1 / (len(nodes) - 1)
     error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
     if fit.freedom < 1:
-        return NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.TOO_FEW_ROUNDS))
+        return NodeCheck(node, INCONCLUSIVE, None, TOO_FEW_ROUNDS())
     fail_rate, pass_rate = (
         _rate(slowness, float(stdtrit(fit.freedom, 1 - error_rate / TURNS)) * error)
         for error_rate in (ERROR_RATE / STAGES / len(nodes), PASS_RATE)
     )
     if fail_rate.high < math.exp(-limit):
-        return NodeCheck(node, FAIL, fail_rate, notice(slow, rounds=count))
+        return NodeCheck(node, FAIL, fail_rate, slow(rounds=count))
     if pass_rate.low > math.exp(-limit):
         return NodeCheck(node, PASS, pass_rate)
-    return NodeCheck(node, INCONCLUSIVE, fail_rate, notice(GateNotice.UNDECIDED_NODE, rounds=count))
+    return NodeCheck(node, INCONCLUSIVE, fail_rate, UNDECIDED_NODE(rounds=count))
 
 
 def _rate(slowness: float, half: float) -> Interval:
     """Return a rate with its interval, from a logarithm of a time and half the width of its interval."""
     value, low, high = (math.exp(-slowness + shift) for shift in (0.0, -half, half))
     return Interval(value, low, high, IntervalKind.OVER_ROUNDS)
+
+
+BELOW_TABLE = Kind("below-table", "too slow for the table")
+ONE_OF_TWO = Kind("one-of-two", "too slow for the table; with one partner, either node may be the slow one")
+NOT_SHOWN = Kind("not-shown", "its pairs do not show whether it reaches the table")
+USUAL_UNKNOWN = Kind("usual-unknown", "reaches the table; the usual rate is unknown here")
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
@@ -418,10 +446,10 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
             continue
         rate = _rate(float(np.mean(logs)), half / math.sqrt(len(logs)))
         if rate.high < 1:
-            kind = GateNotice.ONE_OF_TWO if len(checks) == 2 else GateNotice.BELOW_TABLE
-            held[node] = NodeCheck(node, FAIL, rate, notice(kind))
+            kind = ONE_OF_TWO if len(checks) == 2 else BELOW_TABLE
+            held[node] = NodeCheck(node, FAIL, rate, kind())
         elif rate.low < 1:
-            held[node] = NodeCheck(node, INCONCLUSIVE, rate, notice(GateNotice.NOT_SHOWN))
+            held[node] = NodeCheck(node, INCONCLUSIVE, rate, NOT_SHOWN())
         elif not pairs.comparable:
-            held[node] = NodeCheck(node, PASS, rate, notice(GateNotice.USUAL_UNKNOWN))
+            held[node] = NodeCheck(node, PASS, rate, USUAL_UNKNOWN())
     return held

@@ -17,11 +17,11 @@ from collbench.catalog import splits, subgroups
 from collbench.catalog.collectives import busbw
 from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Variables
 from collbench.model.units import counted
-from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict, GateNotice
+from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
 from collbench.packages.gate.config import OPEN, Expectation, Expectations
 from collbench.stats import verdicts
 from collbench.stats.intervals import CONFIDENCE, Floats
@@ -31,6 +31,9 @@ Places = Mapping[tuple[str, int], Place]
 # Words in the names of other boards: an H100 PCIe or NVL is not the H100 of eight-way servers.
 OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
 PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
+
+
+NOT_IN_RUN = Kind("not-in-run", "not in this run")
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
@@ -69,12 +72,10 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
         if not fitting:
-            checks.append(
-                Check(_case(line), line.busbw, tolerance, None, MISSING, notice(GateNotice.NOT_IN_RUN), line.source)
-            )
+            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, NOT_IN_RUN(), line.source))
     index = _tested(checks, margins)
     verdict, reason = _table_verdict(checks, index)
-    return CheckedTable(tuple(checks), verdict, notice(reason, elsewhere=elsewhere), index)
+    return CheckedTable(tuple(checks), verdict, reason(elsewhere=elsewhere), index)
 
 
 def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
@@ -133,6 +134,15 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
     return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
 
 
+LINE_FAILED = Kind("line-failed", "{why}")
+NO_BANDWIDTH = Kind("no-bandwidth", "ranks shared a GPU: no bandwidth is given")
+NO_TIME = Kind("no-time", "no time was measured")
+ONE_NUMBER = Kind("one-number", "one imported number: its variation is unknown", "import several launches")
+FEW_LAUNCHES_OF_LINE = Kind(
+    "few-launches-of-line", "fewer than {fewest} launches: too few to know the variation of launches"
+)
+
+
 def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
     """Return the measured bus bandwidth, and a notice and a verdict if it cannot be tested; both None if it can."""
     measured = None
@@ -142,12 +152,12 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckV
         measured = Interval(value, low, high, time_s.kind) if value and low and high else None
     if measured is None:
         if summary.failures:
-            return None, notice(GateNotice.LINE_FAILED, why=summary.failures[0].text), MISSING
-        return None, notice(GateNotice.NO_BANDWIDTH if summary.case.oversubscribed else GateNotice.NO_TIME), MISSING
+            return None, LINE_FAILED(why=summary.failures[0].text), MISSING
+        return None, (NO_BANDWIDTH if summary.case.oversubscribed else NO_TIME)(), MISSING
     if not measured.known:
-        return measured, notice(GateNotice.ONE_NUMBER), INCONCLUSIVE
+        return measured, ONE_NUMBER(), INCONCLUSIVE
     if summary.launches < verdicts.FEWEST_LAUNCHES:
-        return measured, notice(GateNotice.FEW_OF_LINE, fewest=verdicts.FEWEST_LAUNCHES), INCONCLUSIVE
+        return measured, FEW_LAUNCHES_OF_LINE(fewest=verdicts.FEWEST_LAUNCHES), INCONCLUSIVE
     return measured, None, None
 
 
@@ -176,6 +186,9 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
     return expected.least(fitting[0])
 
 
+ABOVE_ON_AVERAGE = Kind("above-on-average", "above its limit on average")
+
+
 def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:
     """Put the verdicts of the lines that can be tested into `checks`, and return the index of the table."""
     if not margins:
@@ -184,7 +197,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     half, _ = verdicts.half_width(estimates, 1 - CONFIDENCE)
     for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
-        note = notice(GateNotice.ABOVE_ON_AVERAGE) if verdict == INCONCLUSIVE and margin >= 0 else None
+        note = ABOVE_ON_AVERAGE() if verdict == INCONCLUSIVE and margin >= 0 else None
         checks[position] = replace(checks[position], verdict=verdict, note=note)
     if len({len(logs) for logs in margins.values()}) > 1:
         return None
@@ -195,21 +208,33 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
 
 
-def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, GateNotice]:
+_ELSEWHERE = "{elsewhere:after ; lines for other hardware: }"
+A_LINE_MISSES = Kind("a-line-misses", f"a line surely misses its limit{_ELSEWHERE}")
+A_LINE_MISSING = Kind("a-line-missing", f"a line was not measured{_ELSEWHERE}")
+ALL_REACH = Kind("all-reach", f"every line surely reaches its limit{_ELSEWHERE}")
+NOT_TOGETHER = Kind("not-together", f"lines are open, and cannot be tested together{_ELSEWHERE}")
+TABLE_REACHES = Kind(
+    "table-reaches", f"the table as a whole surely reaches its limits, and each line does on average{_ELSEWHERE}"
+)
+A_LINE_BELOW = Kind("a-line-below", f"a line is below its limit on average{_ELSEWHERE}")
+TABLE_OPEN = Kind("table-open", f"the table as a whole is open{_ELSEWHERE}")
+
+
+def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, Kind]:
     """Return the verdict on the table, and its reason."""
     line_verdicts = {check.verdict for check in checks}
-    for grave, reason in ((FAIL, GateNotice.A_LINE_MISSES), (MISSING, GateNotice.A_LINE_MISSING)):
+    for grave, reason in ((FAIL, A_LINE_MISSES), (MISSING, A_LINE_MISSING)):
         if grave in line_verdicts:
             return grave, reason
     if line_verdicts == {PASS}:
-        return PASS, GateNotice.ALL_REACH
+        return PASS, ALL_REACH
     if index is None:
-        return INCONCLUSIVE, GateNotice.NOT_TOGETHER
+        return INCONCLUSIVE, NOT_TOGETHER
     open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
-    above = [check.note is not None and check.note.kind is GateNotice.ABOVE_ON_AVERAGE for check in open_]
+    above = [check.note is not None and check.note.kind is ABOVE_ON_AVERAGE for check in open_]
     if index.low >= 1 and all(above):
-        return PASS, GateNotice.TABLE_REACHES
-    return INCONCLUSIVE, GateNotice.A_LINE_BELOW if index.low >= 1 else GateNotice.TABLE_OPEN
+        return PASS, TABLE_REACHES
+    return INCONCLUSIVE, A_LINE_BELOW if index.low >= 1 else TABLE_OPEN
 
 
 def _names_hardware(line: Expectation) -> bool:

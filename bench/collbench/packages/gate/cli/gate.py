@@ -24,14 +24,14 @@ from collbench.config import documents, models, names
 from collbench.config.models import Config
 from collbench.model.divisions import WORLD
 from collbench.model.errors import ConfigError, RankError, UnmeasurableError
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Failure, Json
 from collbench.model.units import format_seconds, parse_rate, parse_share
 from collbench.packages.gate import config
 from collbench.packages.gate.analyze import nodes as analysis
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.analyze.nodes import Group, Round, Times
-from collbench.packages.gate.conclusions import GateNotice, GateVerdict
+from collbench.packages.gate.conclusions import GateVerdict
 from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
 from collbench.planning import plan
 from collbench.report.notices import sentence
@@ -46,16 +46,24 @@ EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
 # Most repeats after failures, over all stages; and most failed attempts of one stage that blame no node. Each may take
 # as long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
+_STAGE = ", in the stage {stage}"
 # Kind of failure → notice on a node, without the text of the failure, which numbers ranks within one launch.
 FAILED = {
-    "killed": GateNotice.RANK_KILLED,
-    "exited": GateNotice.RANK_EXITED,
-    "raised": GateNotice.RANK_RAISED,
-    "hang": GateNotice.RANK_HUNG,
-    "wrong": GateNotice.RANK_WRONG,
-    "start": GateNotice.RANK_NOT_READY,
-    "lost": GateNotice.NO_ANSWER,
+    "killed": Kind("rank-killed", f"one of its ranks was killed{_STAGE}"),
+    "exited": Kind("rank-exited", f"one of its ranks exited early{_STAGE}"),
+    "raised": Kind("rank-raised", f"one of its ranks raised an error{_STAGE}"),
+    "hang": Kind("rank-hung", f"one of its ranks hung{_STAGE}"),
+    "wrong": Kind("rank-wrong", f"a result with it was wrong{_STAGE}"),
+    "start": Kind("rank-not-ready", f"one of its ranks did not get ready{_STAGE}"),
+    "lost": Kind("no-answer", f"it does not answer{_STAGE}"),
 }
+
+
+UNEQUAL_NODES = Kind(
+    "unequal-nodes",
+    "nodes have {fewest} to {most} ranks: between nodes, the first {fewest} ranks per node were measured",
+)
+NOT_JOINED = Kind("not-joined", "rank {rank} did not join: its host is unknown, and was not measured")
 
 
 def gate(
@@ -120,10 +128,10 @@ def gate(
         least_s = (collectives.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
         verdict = analysis.examine(fleet, allowed, least_s)
         if min(counts) < max(counts):
-            remark = notice(GateNotice.UNEQUAL_NODES, fewest=min(counts), most=max(counts))
+            remark = UNEQUAL_NODES(fewest=min(counts), most=max(counts))
             verdict = replace(verdict, remarks=(*verdict.remarks, remark))
         if coordinator.absent:
-            absent = [notice(GateNotice.NOT_JOINED, rank=rank) for rank in coordinator.absent]
+            absent = [NOT_JOINED(rank=rank) for rank in coordinator.absent]
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
         _give(verdict, list(ranks_of_host), fleet.folder, quiet)
@@ -146,6 +154,11 @@ def _give(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool)
 
 # A failure, with the round that failed and the ranks of the job that were in it.
 _Failed = tuple[Failure, Round, Sequence[int]]
+
+
+RANK_LOST = Kind("rank-lost", "{text}")
+STAGE_FAILED = Kind("stage-failed", "{stage}: {text}")
+GIVEN_UP = Kind("given-up", "{stage}: given up")
 
 
 class _Fleet:
@@ -198,9 +211,9 @@ class _Fleet:
             if len(self.dropped) > before:  # this explains the earlier failures, too
                 unexplained = []
             else:
-                unexplained.append(notice(GateNotice.STAGE_FAILED, stage=stage, text=failures[0][0].text))
+                unexplained.append(STAGE_FAILED(stage=stage, text=failures[0][0].text))
             if self._ended or len(unexplained) == MOST_FRUITLESS or self._repeats == MOST_REPEATS:
-                self.broken += [*unexplained, notice(GateNotice.GIVEN_UP, stage=stage)]
+                self.broken += [*unexplained, GIVEN_UP(stage=stage)]
                 return taken
             self._repeats += 1
             self._dice.shuffle(order)  # other partners show which of several nodes is to blame
@@ -255,7 +268,7 @@ class _Fleet:
         lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
         if lost.keys() - self.dropped.keys():
             for node, text in lost.items():
-                self._drop(node, notice(GateNotice.RANK_LOST, text=text))
+                self._drop(node, RANK_LOST(text=text))
             return
         suspicions = []
         for failure, groups, members in failures:
@@ -267,7 +280,7 @@ class _Fleet:
             suspicions.append(nodes)
             shared = [nodes & earlier for earlier in self._suspicions if len(nodes & earlier) == 1]
             for node in nodes if len(nodes) == 1 else next(iter(shared), set()):
-                self._drop(node, notice(FAILED[failure.kind], stage=stage))
+                self._drop(node, FAILED[failure.kind](stage=stage))
         self._suspicions += suspicions
 
     def _drop(self, node: int, why: Notice) -> None:

@@ -11,12 +11,11 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Notice, notice, with_counts
+from collbench.model.notices import Kind, Notice, with_counts
 from collbench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import nccl_tests, osu
 from collbench.packages.interop.importers.context import difference
-from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
 
 # Format, as the command line names it → the function that reads one file.
 READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
@@ -36,6 +35,13 @@ class Imported:
     # Facts for the manifest, under the key `imported`, and session for environment.json.
     facts: Json
     session: Json
+
+
+REPEATED_CASES = Kind(
+    "repeated-cases",
+    "{count:count case} more than once in one file (such as {operation} of {size_bytes:bytes}): each time counts "
+    "as a launch, even if the same process measured it, which varies less than new processes do",
+)
 
 
 def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
@@ -83,7 +89,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     ]
     if repeated:
         op, size = repeated[0].op, repeated[0].size_bytes
-        notices.append(notice(ImportNotice.REPEATED, count=len(repeated), operation=op, size_bytes=size))
+        notices.append(REPEATED_CASES(count=len(repeated), operation=op, size_bytes=size))
     notices += [*_joined(reading.unknown for reading in readings), *left_out]
     verified = Counter(number.verified for number in numbers)
     facts: Json = {
@@ -107,6 +113,12 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
 
 
+OTHER_SETTINGS = Kind(
+    "other-settings",
+    f"{LEFT_OUT}measured under other settings ({{first}}; {{second}}): import each setting from a file of its own",
+)
+
+
 def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
     """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
     numbers = [(source, number) for source, reading in files for number in reading.numbers]
@@ -120,7 +132,7 @@ def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Coun
         for (file, first), (other_file, second) in combinations(facts.values(), 2):
             if (texts := difference(first, second, file is other_file)) is not None:
                 places = [f"{source.name}: {text}" for source, text in zip((file, other_file), texts, strict=True)]
-                mixed[case] = notice(ImportNotice.OTHER_SETTINGS, first=places[0], second=places[1])
+                mixed[case] = OTHER_SETTINGS(first=places[0], second=places[1])
                 break
     rows = {(id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed}
     return [n for _, n in numbers if n.case not in mixed], Counter(reason for _, _, reason in rows)

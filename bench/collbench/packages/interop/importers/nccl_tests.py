@@ -15,16 +15,25 @@ from collbench.catalog.splits import parse as parse_splits
 from collbench.catalog.subgroups import of_colours
 from collbench.model.divisions import WORLD, Division
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Aggregate, Case, Failure, Json
 from collbench.model.units import US
 from collbench.packages.interop import catalog as nccl_tests_names
 from collbench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
-from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import (
+    LEFT_OUT,
+    NO_COUNTERPART,
+    OTHER_DTYPE,
+    SIZE_0,
+    UNREADABLE_ROWS,
+    Number,
+    Options,
+    Reading,
+    Source,
+)
 
 BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
@@ -60,7 +69,7 @@ def read(source: Source, options: Options) -> Reading:
     sections = _sections(source, lines, reading)
     measured = [section for section in sections if section.rows]
     for section in sections:
-        reading.left_out[notice(ImportNotice.UNREADABLE)] += section.cut
+        reading.left_out[UNREADABLE_ROWS()] += section.cut
         reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
@@ -70,6 +79,9 @@ def read(source: Source, options: Options) -> Reading:
     for section in measured:
         _read_section(section, options, source, reading)
     return reading
+
+
+DROPPED_VARIABLES = Kind("dropped-variables", "dropped from the file's environment dump: {count:count variable}")
 
 
 def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> list[Section]:
@@ -85,8 +97,24 @@ def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> lis
             raise
         return sections
     if dropped:
-        reading.notes.append(notice(ImportNotice.DROPPED_VARIABLES, count=dropped))
+        reading.notes.append(DROPPED_VARIABLES(count=dropped))
     return sections
+
+
+COPIES = Kind(
+    "copies",
+    "{copies} copies ran at the same time, each with {ranks:count rank} of its own (a test built without MPI): "
+    "their rows count as launches, and none of them measures communication between the copies",
+)
+OPERATION_BY_NAME = Kind(
+    "operation-by-name", "unknown: the collective is not in the file: it was taken from the file's name"
+)
+RANKS_BY_RATES = Kind(
+    "ranks-by-rates", "unknown: the list of ranks is not in the file: their number was computed from busbw/algbw"
+)
+CPU_TIME = Kind("cpu-time", f"{LEFT_OUT}CPU time of issuing the calls (-C 1), not the time of the operation")
+UNNAMED_DIVISION = Kind("unnamed-division", f"{LEFT_OUT}NCCL_TESTS_SPLIT divided the ranks in an unsupported way")
+CONTRADICTION = Kind("contradiction", f"{LEFT_OUT}numbers of the row contradict each other, or the test")
 
 
 def _read_section(section: Section, options: Options, source: Source, reading: Reading) -> None:
@@ -96,23 +124,23 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     reading.tools.append(section.tool or "nccl-tests of unknown version")
     stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
     if section.test is not None and stated is None:
-        reading.left_out[notice(ImportNotice.NO_COUNTERPART, test=f"{section.test}_perf")] += len(section.rows)
+        reading.left_out[NO_COUNTERPART(test=f"{section.test}_perf")] += len(section.rows)
         return
     if section.cpu_time:
-        reading.left_out[notice(ImportNotice.CPU_TIME)] += len(section.rows)
+        reading.left_out[CPU_TIME()] += len(section.rows)
         return
     if stated is None and options.operation is None and (stated := readings.operation_in(source.name)) is not None:
-        reading.unknown.append(notice(ImportNotice.OPERATION_BY_NAME))
+        reading.unknown.append(OPERATION_BY_NAME())
     op = readings.chosen_operation(stated, options, where)
 
     # The number of ranks: from the list of devices, else from busbw/algbw if this ratio depends on it.
     world_size = section.world_size
     if section.copies > 1:
-        reading.notes.append(notice(ImportNotice.COPIES, copies=section.copies, ranks=world_size))
+        reading.notes.append(COPIES(copies=section.copies, ranks=world_size))
     by_rates = _ranks_by_rates(section, op)
     if world_size is None and by_rates is not None:
         world_size = by_rates
-        reading.unknown.append(notice(ImportNotice.RANKS_BY_RATES))
+        reading.unknown.append(RANKS_BY_RATES())
     elif by_rates is not None and by_rates != world_size:
         if options.world_size is None:
             raise ForeignError(
@@ -122,7 +150,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     ranks = readings.chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
-        reading.left_out[notice(ImportNotice.UNNAMED_DIVISION)] += len(section.rows)
+        reading.left_out[UNNAMED_DIVISION()] += len(section.rows)
         return
 
     _describe(section, ranks, reading)
@@ -132,7 +160,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         if not _usable(row, ranks if OPERATIONS[op].rooted else None, reading):
             continue
         if section.test != UNEVEN_TEST and _contradicts(row, op, together):
-            reading.left_out[notice(ImportNotice.CONTRADICTION)] += 1
+            reading.left_out[CONTRADICTION()] += 1
         else:
             rows.append(row)
     _check_rates(rows, op, together, reading)
@@ -178,6 +206,22 @@ def _division(section: Section, ranks: int) -> Division | None:
     return None if division.sets else division
 
 
+BUSIEST_RANK = Kind(
+    "busiest-rank",
+    "alltoallv_perf: the bus bandwidth here counts the bytes that the busiest rank sends to others; the tool "
+    "counts (n-1)/n of all its bytes, however many stay on it",
+)
+SPREAD_ASSUMED = Kind(
+    "spread-assumed", "unknown: {variable}, how alltoallv_perf divided: the tool's default, {spread:g}, is assumed"
+)
+_UNEVEN = f"{LEFT_OUT}alltoallv_perf"
+OTHER_DIVISION = Kind("other-division", f"{_UNEVEN} of rccl-tests, which divides data in its own way")
+MATRIX_OF_BYTES = Kind("matrix-of-bytes", f"{_UNEVEN} with a matrix of bytes, which is not in the file")
+NOT_BY_SPREAD = Kind(
+    "not-by-spread", f"{_UNEVEN}: sizes do not follow from a spread of {{spread:g}}, so its division is unknown"
+)
+
+
 def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
     """Return how alltoallv_perf divided a row, as text; "" if evenly. If unknown, count the reason and return None."""
     variables = section.variables
@@ -185,17 +229,17 @@ def _splits(row: Row, section: Section, together: int, reading: Reading) -> str 
     stated = readings.printed(variables.get(SPREAD, ""))
     spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
     if "rccl" in (section.tool or ""):
-        reason = notice(ImportNotice.OTHER_DIVISION)
+        reason = OTHER_DIVISION()
     elif MATRIX_FILE in variables or row.count == 0:
-        reason = notice(ImportNotice.MATRIX)
+        reason = MATRIX_OF_BYTES()
     elif uneven_bytes(together, row.count, dtype_named(readings.DTYPES[row.dtype]).itemsize, spread) != row.size:
-        reason = notice(ImportNotice.NOT_BY_SPREAD, spread=spread)
+        reason = NOT_BY_SPREAD(spread=spread)
     if reason is not None:
         reading.left_out[reason] += 1
         return None
     if stated is None and not section.environment:
-        reading.unknown.append(notice(ImportNotice.SPREAD_ASSUMED, variable=SPREAD, spread=spread))
-    reading.notes.append(notice(ImportNotice.BUSIEST_RANK))
+        reading.unknown.append(SPREAD_ASSUMED(variable=SPREAD, spread=spread))
+    reading.notes.append(BUSIEST_RANK())
     return f"distance:{spread:.6f}".rstrip("0").rstrip(".") if spread else ""
 
 
@@ -216,6 +260,25 @@ def _launch(section: Section, ranks: int) -> Json | None:
     }
 
 
+OUT_OF_BOUNDS = Kind("out-of-bounds", "the tool itself reports out of bounds values: {found} FAILED")
+IMPORTED_DEBUG_OUTPUT = Kind("imported-debug-output", "NCCL_DEBUG=INFO wrote while it measured")
+PARALLEL_INIT = Kind("parallel-init", "parallel init: one thread for each GPU of a process")
+RECORDED_ERROR = Kind("recorded-error", "the file records an error: {error}")
+WITHOUT_FIRST_CALLS = Kind("without-first-calls", "without the first {calls:count call} per case, as -K asked")
+_TIMED = "times of single calls, by events {} them: the mean is the slowest process's"
+TIMED_AROUND_CALLS = Kind("timed-around-calls", _TIMED.format("around"))
+TIMED_BETWEEN_CALLS = Kind("timed-between-calls", _TIMED.format("between"))
+STATISTICS_OF_SINGLE_CALLS = Kind(
+    "statistics-of-single-calls",
+    "the file also has statistics of single calls, by events between them: the mean of all was taken, which every "
+    "version prints",
+)
+AVERAGE_ASSUMED = Kind(
+    "average-assumed", "unknown: how ranks were combined (-a): the tool's default, their average, is assumed"
+)
+CALLS_UNKNOWN = Kind("calls-unknown", "unknown: the number of calls behind a time")
+
+
 def _describe(section: Section, ranks: int, reading: Reading) -> None:
     """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks."""
     facts = reading.facts
@@ -232,38 +295,43 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
     if section.variables:
         facts["variables"] = {**facts.get("variables", {}), **section.variables}
     if section.out_of_bounds:
-        reading.notes.append(notice(ImportNotice.OUT_OF_BOUNDS, found=section.out_of_bounds))
+        reading.notes.append(OUT_OF_BOUNDS(found=section.out_of_bounds))
     if section.debug:
-        reading.notes.append(notice(ImportNotice.DEBUG_OUTPUT))
+        reading.notes.append(IMPORTED_DEBUG_OUTPUT())
     if section.parallel_init:
-        reading.notes.append(notice(ImportNotice.PARALLEL_INIT))
-    reading.notes += [notice(ImportNotice.RECORDED_ERROR, error=error) for error in section.errors]
+        reading.notes.append(PARALLEL_INIT())
+    reading.notes += [RECORDED_ERROR(error=error) for error in section.errors]
     skipped = {half.skipped for row in section.rows for half in row.halves} - {0}
     if skipped:
-        reading.notes.append(notice(ImportNotice.FIRST_CALLS, calls=max(skipped)))
+        reading.notes.append(WITHOUT_FIRST_CALLS(calls=max(skipped)))
     if any(half.each_us for row in section.rows for half in row.halves):
         apart = section.blocking == APART
-        reading.notes.append(notice(ImportNotice.TIMED_AROUND if apart else ImportNotice.TIMED_BETWEEN))
+        reading.notes.append((TIMED_AROUND_CALLS if apart else TIMED_BETWEEN_CALLS)())
     elif section.timed_each:
-        reading.notes.append(notice(ImportNotice.SINGLE_CALLS))
+        reading.notes.append(STATISTICS_OF_SINGLE_CALLS())
     if section.average is None:
-        reading.unknown.append(notice(ImportNotice.AVERAGE_ASSUMED))
+        reading.unknown.append(AVERAGE_ASSUMED())
     if section.iterations is None:
-        reading.unknown.append(notice(ImportNotice.CALLS_UNKNOWN))
+        reading.unknown.append(CALLS_UNKNOWN())
+
+
+NEGATIVE_SIZE = Kind("negative-size", f"{LEFT_OUT}a negative size: integer overflow")
+OTHER_REDUCE_OP = Kind("other-reduce-op", f"{LEFT_OUT}reduce op {{reduce_op:.40}}, which CollBench does not have")
+STRANGE_ROOT = Kind("strange-root", f"{LEFT_OUT}a root that is not one of the ranks")
 
 
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
     """Return whether a row can be a case; if not, count the reason. ranks: number of ranks; None without a root."""
     if row.size == 0:
-        reason = notice(ImportNotice.SIZE_0)
+        reason = SIZE_0()
     elif row.size < 0:
-        reason = notice(ImportNotice.NEGATIVE_SIZE)
+        reason = NEGATIVE_SIZE()
     elif row.dtype not in readings.DTYPES:
-        reason = notice(ImportNotice.OTHER_DTYPE, dtype=row.dtype)
+        reason = OTHER_DTYPE(dtype=row.dtype)
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
-        reason = notice(ImportNotice.OTHER_REDUCE_OP, reduce_op=row.redop)
+        reason = OTHER_REDUCE_OP(reduce_op=row.redop)
     elif ranks is not None and (row.root or 0) >= ranks:
-        reason = notice(ImportNotice.STRANGE_ROOT)
+        reason = STRANGE_ROOT()
     else:
         return True
     reading.left_out[reason] += 1
@@ -289,6 +357,9 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -
     )
 
 
+NO_TIME_IN_HALF = Kind("no-time-in-half", f"{LEFT_OUT}no time in one half of the row")
+
+
 def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
     for half in row.halves:
         placed = usual(replace(case, placement=half.place))
@@ -296,7 +367,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         if failure is not None:
             yield Number(placed, None, failure, verified)
         elif half.time is None or half.time.value < readings.LEAST_US:
-            reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] += 1
+            reading.left_out[NO_TIME_IN_HALF()] += 1
         else:
             iterations = section.iterations or row.iterations
             calls = (iterations - half.skipped) * section.aggregated if iterations else None
@@ -330,6 +401,13 @@ def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
     return Failure("wrong", None, f"nccl-tests counted {count.value:.0f} wrong elements"), False
 
 
+STRANGE_RATES = Kind(
+    "strange-rates",
+    "{wrong} of {checked} bus bandwidths of the file do not follow from size, time and {ranks} ranks (at "
+    "{size_bytes} B: {printed:g} GB/s in the file, {computed:.3g} computed)",
+)
+
+
 def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
     """Add a notice if bus bandwidths do not follow from size, time and `together`, the number of ranks of a group."""
     if together == 1:
@@ -347,4 +425,4 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) 
         size, rate, computed = wrong[0]
         values: dict[str, float] = {"wrong": len(wrong), "checked": checked, "ranks": together}
         values |= {"size_bytes": size, "printed": rate, "computed": computed}
-        reading.notes.append(Notice(ImportNotice.STRANGE_RATES, values))
+        reading.notes.append(Notice(STRANGE_RATES, values))

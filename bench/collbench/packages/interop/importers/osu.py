@@ -17,13 +17,22 @@ from dataclasses import dataclass, field, replace
 
 from collbench.catalog.collectives import OPERATIONS, usual
 from collbench.model.errors import ForeignError
-from collbench.model.notices import notice
+from collbench.model.notices import Kind
 from collbench.model.records import Aggregate, Case, Failure
-from collbench.packages.interop.conclusions import ImportNotice
 from collbench.packages.interop.importers import readings
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFacts
 from collbench.packages.interop.importers.logs import Command, LogLine, command_in
-from collbench.packages.interop.importers.readings import Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import (
+    LEFT_OUT,
+    NO_COUNTERPART,
+    OTHER_DTYPE,
+    SIZE_0,
+    UNREADABLE_ROWS,
+    Number,
+    Options,
+    Reading,
+    Source,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,9 @@ class _Table:
         return numbers.pop() if len(numbers) == 1 else None
 
 
+NO_TITLE = Kind("no-title", f"{LEFT_OUT}in a table without a title")
+
+
 def read(source: Source, options: Options) -> Reading:
     """Read all tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
     tables = [table for table in _tables(source.lines()) if table.rows or table.unread]
@@ -132,11 +144,11 @@ def read(source: Source, options: Options) -> Reading:
     for table in tables:
         if table.mixed is not None:
             raise ForeignError(f"{source.path}:{table.mixed}: {INTERLEAVED}")
-        reading.left_out[notice(ImportNotice.UNREADABLE)] += len(table.unread)
+        reading.left_out[UNREADABLE_ROWS()] += len(table.unread)
         reading.unread += table.unread
         if titled and table.title is None:
             reading.rows += len(table.rows)
-            reading.left_out[notice(ImportNotice.NO_TITLE)] += len(table.rows)
+            reading.left_out[NO_TITLE()] += len(table.rows)
         elif table.rows:
             _read_table(table, options, source, reading)
     return reading
@@ -246,27 +258,45 @@ def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
 
 
 # ── tables to numbers ────────────────────────────────────────────────────────────────────────────
+SCALED_SIZES = Kind(
+    "scaled-sizes", "{operation}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted"
+)
+RANKS_NEXT_TO_OUTPUT = Kind(
+    "ranks-next-to-output", "unknown: the number of ranks is not in the output: it was taken from the text next to it"
+)
+DATATYPE_ASSUMED = Kind(
+    "datatype-assumed",
+    "unknown: the datatype is not in the output: {reduced} for reductions and {moved} for the rest is assumed",
+)
+WINDOW_ASSUMED = Kind(
+    "window-assumed", "unknown: how many messages a window had (-W): the default of {messages} is assumed"
+)
+NO_SIZE = Kind("no-size", f"{LEFT_OUT}no size")
+NO_TIME_IN_ROW = Kind("no-time-in-row", f"{LEFT_OUT}no time, or one that was cut")
+OTHER_COLUMNS = Kind("other-columns", f"{LEFT_OUT}columns that do not fit the title")
+
+
 def _read_table(table: _Table, options: Options, source: Source, reading: Reading) -> None:
     """Add the numbers of one table."""
     reading.rows += len(table.rows)
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
     test, asynchronous = _test(table, options, source)
     if test is None:
-        reason = notice(ImportNotice.NO_COUNTERPART, test=f"{table.library} {table.title}")
+        reason = NO_COUNTERPART(test=f"{table.library} {table.title}")
         reading.left_out[reason] += len(table.rows)
         return
     if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
-        reading.left_out[notice(ImportNotice.OTHER_COLUMNS)] += len(table.rows)
+        reading.left_out[OTHER_COLUMNS()] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in readings.DTYPES:
-        reading.left_out[notice(ImportNotice.OTHER_DTYPE, dtype=table.datatype)] += len(table.rows)
+        reading.left_out[OTHER_DTYPE(dtype=table.datatype)] += len(table.rows)
         return
     ranks = 2 if test.pair else readings.chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
-        reading.unknown.append(notice(ImportNotice.RANKS_NEXT_TO_OUTPUT))
+        reading.unknown.append(RANKS_NEXT_TO_OUTPUT())
     operation = OPERATIONS[test.op]
     if table.datatype is None and operation.typed:
-        reading.unknown.append(notice(ImportNotice.DATATYPE_ASSUMED, reduced=OLD_REDUCED, moved=OLD_MOVED))
+        reading.unknown.append(DATATYPE_ASSUMED(reduced=OLD_REDUCED, moved=OLD_MOVED))
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
     library, _, device = (table.library or "").upper().partition("-")
     backend = _backend(table, library, options, source, reading)
@@ -287,16 +317,21 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         )
     )
     if test.scaled:
-        reading.notes.append(notice(ImportNotice.SCALED, operation=test.op, ranks=ranks))
+        reading.notes.append(SCALED_SIZES(operation=test.op, ranks=ranks))
     if test.window:
-        reading.unknown.append(notice(ImportNotice.WINDOW_ASSUMED, messages=WINDOW))
+        reading.unknown.append(WINDOW_ASSUMED(messages=WINDOW))
     for size, values in table.rows:
         if not size and operation.sized:
-            reading.left_out[notice(ImportNotice.SIZE_0 if size == 0 else ImportNotice.NO_SIZE)] += 1
+            reading.left_out[(SIZE_0 if size == 0 else NO_SIZE)()] += 1
         elif number := _number(table, test, case, size or 0, values):
             reading.numbers.append(replace(number, context=table.facts))
         else:
-            reading.left_out[notice(ImportNotice.NO_TIME)] += 1
+            reading.left_out[NO_TIME_IN_ROW()] += 1
+
+
+LIBRARY_UNKNOWN = Kind(
+    "library-unknown", "unknown: the library: OMB-Py calls it MPI, also where torch's gloo or another took its place"
+)
 
 
 def _backend(table: _Table, library: str, options: Options, source: Source, reading: Reading) -> str:
@@ -306,7 +341,7 @@ def _backend(table: _Table, library: str, options: Options, source: Source, read
         return readings.chosen_backend(None, options, where)
     if library == "MPI" and table.tool == "omb-py":
         if options.backend is None:
-            reading.unknown.append(notice(ImportNotice.LIBRARY_UNKNOWN))
+            reading.unknown.append(LIBRARY_UNKNOWN())
         return options.backend or "mpi"
     return readings.chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Aggregate, Case, Failure, Json
 from collbench.model.units import MOST_RANKS, format_bytes
 from collbench.packages.interop import catalog as nccl_tests_names
@@ -30,6 +30,14 @@ MOST_GARBLED = 0.05
 # First bytes of a packed file → format of packing.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
 T = TypeVar("T", int, str)
+
+
+# Reasons for which both readers leave rows out; the number of rows is a value of the notice.
+LEFT_OUT = "left out: {rows:count row}: "
+UNREADABLE_ROWS = Kind("unreadable-rows", f"{LEFT_OUT}cut off or unreadable")
+NO_COUNTERPART = Kind("no-counterpart", f"{LEFT_OUT}{{test}} has no counterpart here")
+SIZE_0 = Kind("size-0", f"{LEFT_OUT}size 0")
+OTHER_DTYPE = Kind("other-dtype", f"{LEFT_OUT}dtype {{dtype:.40}}, which CollBench does not have")
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────

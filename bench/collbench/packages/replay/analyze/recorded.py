@@ -26,18 +26,19 @@ import numpy as np
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
 from collbench.model.units import NS
 from collbench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
 from collbench.packages.replay.recorded_calls import (
     ALL_TO_ALL,
+    MISSING_CALLS,
     NAMED_RATE,
     ONE_WAY,
+    UNCLAIMED_KERNELS,
     CallList,
     Fact,
     RecordedCall,
-    ReplayNotice,
     whole_ns,
 )
 from collbench.packages.replay.spans import attributed
@@ -78,7 +79,7 @@ class _Together(NamedTuple):
 
 
 # Operation, dtype, elements, ranks of the group.
-Kind = tuple[str, str | None, int | None, int | None]
+CallKind = tuple[str, str | None, int | None, int | None]
 # Identity of a group: its ranks, or its name.
 GroupKey = tuple[int, ...] | str
 
@@ -87,7 +88,7 @@ def recorded_job(recorded: CallList) -> RecordedJob:
     """Return the account of where the time of a recorded job went."""
     times, steps = _Times(recorded), recorded.steps
     groups: dict[str, _Sum] = defaultdict(_Sum)
-    kinds: dict[Kind, _Sum] = defaultdict(_Sum)
+    kinds: dict[CallKind, _Sum] = defaultdict(_Sum)
     total = _Sum()
     for place, call in _places(recorded):
         if steps > 1 and call.step is None:
@@ -125,12 +126,12 @@ def _proven(recorded: CallList, unclaimed_s: float) -> Iterator[Notice]:
     """Yield notices on calls that are missing, as the files themselves prove."""
     if recorded.gaps is not None:
         gaps = recorded.gaps
-        yield notice(ReplayNotice.GAPS, recorded=gaps.recorded, made=gaps.made, first=gaps.first, last=gaps.last)
+        yield MISSING_CALLS(recorded=gaps.recorded, made=gaps.made, first=gaps.first, last=gaps.last)
     if kernels := sum(rank.unclaimed for rank in recorded.ranks):
-        yield notice(ReplayNotice.UNCLAIMED, kernels=kernels, seconds=unclaimed_s)
+        yield UNCLAIMED_KERNELS(kernels=kernels, seconds=unclaimed_s)
 
 
-def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) -> RecordedKind:
+def _kind_row(kind: CallKind, sums: "_Sum", time: RecordedTime, recorded: CallList) -> RecordedKind:
     """Return a kind of calls with its size and bus bandwidth; calls that share a kernel have no bandwidth."""
     name, dtype, elements, ranks = kind
     itemsize = DTYPES[dtype].itemsize if dtype is not None else 1 if recorded.kind in COUNTED_IN_BYTES else None
@@ -170,14 +171,14 @@ def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | N
     return ranks[int(waited.sum(axis=0).argmax())] if (1 + count) / (1 + PERMUTATIONS) <= NAMED_RATE else None
 
 
-def kind_of(call: RecordedCall) -> Kind:
+def kind_of(call: RecordedCall) -> CallKind:
     """Return operation, dtype, elements of the larger side (all-to-all: elements sent), and ranks of the group."""
     sizes = [size for size in (call.elements_in, call.elements_out) if size is not None]
     elements = sizes[0] if sizes and call.operation in ALL_TO_ALL else max(sizes, default=None)
     return call.operation, call.dtype, elements, call.group_size
 
 
-def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
+def time_of_kinds(job: RecordedJob, kinds: Set[CallKind]) -> RecordedTime | None:
     """Return the total time of several kinds of calls; None if no durations were recorded."""
     if job.total is None:
         return None
@@ -237,11 +238,36 @@ class _Sum:
         )
 
 
+NUMBERED_BY_FILES = Kind("numbered-by-files", "ranks are numbered in the order of their files, which name no ranks")
+UNEQUAL_STEPS = Kind("unequal-steps", "ranks recorded different numbers of steps: a step is the mean of all of them")
+ONE_STEP = Kind("one-step", "which rank was late: this needs several steps, and marks between them in the recording")
+_CALLS = "{calls:of calls}"
+OUTSIDE_STEPS = Kind("outside-steps", f"calls outside the recorded steps{_CALLS}")
+NO_DURATION = Kind("no-duration", f"the time of calls whose duration was not recorded{_CALLS}")
+NO_STARTS = Kind(
+    "no-starts", f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}"
+)
+ONE_RANK = Kind(
+    "one-rank", "waiting: one rank's recording cannot separate it from moving", "give the files of all ranks"
+)
+ONE_SIDED = Kind("one-sided", f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}")
+UNKNOWN_GROUPS = Kind("unknown-groups", f"waiting in groups of unknown ranks{_CALLS}")
+PART_OF_GROUPS = Kind("part-of-groups", f"waiting in groups in which not every rank was recorded{_CALLS}")
+UNEQUAL_CALLS = Kind("unequal-calls", f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}")
+DIFFERENT_CALLS = Kind("different-calls", f"waiting in groups whose ranks recorded different calls{_CALLS}")
+BATCHED_CALLS = Kind(
+    "batched-calls",
+    f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}",
+)
+PART_OF_CALLS = Kind("part-of-calls", f"waiting in calls that not every rank of the group recorded{_CALLS}")
+FURTHER_REASONS = Kind("further-reasons", "and {count} further reasons")
+
+
 class _Times:
     """The time of each call on each rank, and its division into moving and waiting."""
 
     def __init__(self, recorded: CallList) -> None:
-        self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
+        self._recorded, self._reasons = recorded, Counter[Kind]()
         self._one_sided = Counter[str]()
         self.known = known = all(rank.rank is not None for rank in recorded.ranks)
         # World rank of each recorded rank.
@@ -249,13 +275,13 @@ class _Times:
             rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
         )
         if not known and len(recorded.ranks) > 1:
-            self._reasons[ReplayNotice.NUMBERED_BY_FILES] = 0
+            self._reasons[NUMBERED_BY_FILES] = 0
         if len({rank.steps for rank in recorded.ranks}) > 1:
-            self._reasons[ReplayNotice.UNEQUAL_STEPS] = 0
+            self._reasons[UNEQUAL_STEPS] = 0
         if recorded.steps == 1 and len(recorded.ranks) > 1:
-            self._reasons[ReplayNotice.ONE_STEP] = 0
+            self._reasons[ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
-            self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
+            self._reasons[OUTSIDE_STEPS] += outside
         # Time in ns in which a call was, among the calls in progress, the call that ended first.
         self.own_ns: dict[Place, float] = {}
         # Time in ns of a call from its begin to its end.
@@ -272,14 +298,11 @@ class _Times:
 
     def withheld(self) -> tuple[Notice, ...]:
         """Return notices on withheld conclusions: first on the whole recording, then by number of calls, descending."""
-        reasons = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
-        reasons += [
-            (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
-            for name, count in self._one_sided.items()
-        ]
+        reasons = [(count, kind(calls=count or None)) for kind, count in self._reasons.items()]
+        reasons += [(count, ONE_SIDED(operation=name, calls=count)) for name, count in self._one_sided.items()]
         reasons.sort(key=lambda reason: -(reason[0] or math.inf))
         more = len(reasons) - MOST_REASONS
-        further = [notice(ReplayNotice.FURTHER_REASONS, count=more)] if more > 0 else []
+        further = [FURTHER_REASONS(count=more)] if more > 0 else []
         return (*(reason for _, reason in reasons[:MOST_REASONS]), *further)
 
     def _own(self) -> None:
@@ -288,7 +311,7 @@ class _Times:
             timed = [place for place, duration in enumerate(durations) if duration is not None]
             without = len(rank.calls) - len(timed)
             if without:
-                self._reasons[ReplayNotice.NO_DURATION] += without
+                self._reasons[NO_DURATION] += without
             runs = [rank.calls[place] for place in timed]
             starts = [whole_ns(call.ran_s) for call in runs if call.ran_s is not None]
             lengths = [whole_ns(call.duration_s) for call in runs]
@@ -296,7 +319,7 @@ class _Times:
             if len(starts) == len(runs):
                 own = attributed(starts, [*map(operator.add, starts, lengths)]).tolist()
             elif runs:
-                self._reasons[ReplayNotice.NO_STARTS] += len(runs)
+                self._reasons[NO_STARTS] += len(runs)
             for place, own_ns, length in zip(timed, own, lengths, strict=True):
                 self.own_ns[number, place], self.lasted_ns[number, place] = own_ns, length
                 if (exposed_s := rank.calls[place].exposed_s) is not None:
@@ -305,7 +328,7 @@ class _Times:
     def _divide(self) -> None:
         """Match the calls of all ranks, and divide the calls that every rank of the group recorded."""
         if len(self._recorded.ranks) < 2:
-            self._reasons[ReplayNotice.ONE_RANK] = 0
+            self._reasons[ONE_RANK] = 0
             return
         joined = list[tuple[object, dict[Place, tuple[float, float]]]]()
         for key, lists in self._by_group().items():
@@ -338,7 +361,7 @@ class _Times:
         for (number, place), call in _places(self._recorded):
             group = _group_key(call, self._recorded)
             if call.batched:
-                self._reasons[ReplayNotice.BATCHED] += 1
+                self._reasons[BATCHED_CALLS] += 1
             elif call.operation in TOGETHER:
                 by_name = call.communicator if call.sequence is not None else None
                 lists[_Together(group, by_name)][number].append((number, place))
@@ -358,10 +381,10 @@ class _Times:
         group_size = first.group_size or (len(group) if isinstance(group, tuple) else None)
         wanted = group_size if key.way is None else len(key.way)
         if key.way is None and group == "":
-            self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
+            self._reasons[UNKNOWN_GROUPS] += count
             return
         if wanted is None or len(lists) < wanted:
-            self._reasons[ReplayNotice.PART_OF_GROUPS] += count
+            self._reasons[PART_OF_GROUPS] += count
             return
         if wanted == 1:
             yield from ([place] for places in lists.values() for place in places)
@@ -374,13 +397,13 @@ class _Times:
         joined = [[*places] for number in common for places in zip(*(calls[number] for calls in by_rank), strict=True)]
         left = count - sum(map(len, joined))
         if left and any((None, None) in calls for calls in by_rank):
-            self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
+            self._reasons[UNEQUAL_CALLS] += count
             return
         if any(len({self._kind(place) for place in places}) > 1 for places in joined):
-            self._reasons[ReplayNotice.DIFFERENT_CALLS] += count
+            self._reasons[DIFFERENT_CALLS] += count
             return
         if left:
-            self._reasons[ReplayNotice.PART_OF_CALLS] += left
+            self._reasons[PART_OF_CALLS] += left
         yield from joined
 
     def _match_key(self, place: Place, key: _Together) -> tuple[int | None, int | None]:
@@ -431,12 +454,19 @@ def _name(group: GroupKey) -> str:
     return f"ranks {', '.join(map(str, group[:8]))}{', …' if len(group) > 8 else ''}"
 
 
+GROUPS_BY_NAME = Kind(
+    "groups-by-name",
+    "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks",
+)
+UNTOLD = Kind("untold", "{what} (of {count} of {calls} calls)")
+
+
 def _unknown(recorded: CallList) -> Iterator[Notice]:
     """Yield notices on facts that the recording lacks, and the importer's notices."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
     for fact, count in recorded.unknown.items():
         if fact is Fact.GROUP:
-            yield notice(ReplayNotice.GROUPS_BY_NAME, count=count, calls=total)
+            yield GROUPS_BY_NAME(count=count, calls=total)
         elif fact is not Fact.DURATION:
-            yield notice(ReplayNotice.UNTOLD, what=fact, count=count, calls=total)
+            yield UNTOLD(what=fact, count=count, calls=total)
     yield from recorded.notices

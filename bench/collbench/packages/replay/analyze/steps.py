@@ -20,7 +20,7 @@ from collbench.model.divisions import WORLD, Division
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples, Timings
 from collbench.model.units import NS
-from collbench.packages.replay.analyze.recorded import Kind, kind_of, recorded_job, time_of_kinds
+from collbench.packages.replay.analyze.recorded import CallKind, kind_of, recorded_job, time_of_kinds
 from collbench.packages.replay.conclusions import RecordedJob, ReplayAnalysis, ReplayedKind, ReplayedStep, StepBar
 from collbench.packages.replay.recorded_calls import CallList
 from collbench.packages.replay.replayed_calls import DURATION_NS, NAME, START_NS, Replay, replay_of
@@ -64,7 +64,7 @@ def _step(
     seconds = [{kind: np.zeros(launch.own.shape[:2]) for kind in together} for launch in calls]
     numbers = dict.fromkeys(together, 0)
     # For each kind, the kinds of recorded calls that it represents.
-    origins: dict[Case, set[Kind]] = {kind: set() for kind in together}
+    origins: dict[Case, set[CallKind]] = {kind: set() for kind in together}
     for rank in range(ranks):
         made = replay.of(rank)
         for place, call in enumerate(made.calls):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from collbench.machine import memory
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Notice, notice, with_counts
+from collbench.model.notices import Kind, Notice, with_counts
 from collbench.model.units import NS
 from collbench.packages.replay import store as call_file
 from collbench.packages.replay.config import ReplaySection
@@ -20,15 +20,7 @@ from collbench.packages.replay.importers.execution_trace import read_execution_t
 from collbench.packages.replay.importers.kineto import read_kineto
 from collbench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from collbench.packages.replay.importers.recordings import WITHOUT_DATA, texts
-from collbench.packages.replay.recorded_calls import (
-    ONE_WAY,
-    CallList,
-    Fact,
-    Gaps,
-    RankRecording,
-    RecordedCall,
-    ReplayNotice,
-)
+from collbench.packages.replay.recorded_calls import ONE_WAY, CallList, Fact, Gaps, RankRecording, RecordedCall
 
 # Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file.
 Reader = Callable[[str, str, Counter[Notice]], list[RankRecording]]
@@ -76,6 +68,10 @@ def read(paths: Sequence[Path]) -> CallList:
         return _read(paths, requested)
 
 
+FILES_NO_RECORDING = Kind("files-no-recording", "{count} × file that is not a recording, such as {file}: left out")
+FILES_OF_OTHER_FORMAT = Kind("files-of-other-format", "{count} × file of {format}, of the same ranks: left out")
+
+
 def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
     """Return the calls in files. requested: paths that the user named; a folder or archive has other files, too."""
     other_files: list[str] = []
@@ -112,14 +108,14 @@ def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
     ranks, left_out = formats[kinds[0]]
     if other_files:
-        left_out[notice(ReplayNotice.NO_RECORDINGS, file=other_files[0])] += len(other_files)
+        left_out[FILES_NO_RECORDING(file=other_files[0])] += len(other_files)
     for other in kinds[1:]:
         if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
             raise ForeignError(
                 f"{formats[other][0][0].source}: is {other}, and {ranks[0].source} is {kinds[0]}, without rank "
                 f"{min(more, key=str)}: give every rank's file of one format"
             )
-        left_out[notice(ReplayNotice.OTHER_FORMAT, format=other)] += len(formats[other][0])
+        left_out[FILES_OF_OTHER_FORMAT(format=other)] += len(formats[other][0])
     try:
         return _assembled(kinds[0], ranks, left_out)
     except ValueError as error:
@@ -166,6 +162,10 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
             )
 
 
+INCOMPLETE_CALLS = Kind("incomplete-calls", "{count} of the calls were not complete")
+HOST_CLOCK = Kind("host-clock", "{count} of {calls} durations are by the host's clock: not added to a GPU's")
+
+
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice]) -> CallList:
     """Return one list of all ranks."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
@@ -189,7 +189,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
     notices = with_counts(left_out)
     timed = [call for rank in ranks for call in rank.calls if call.duration_s is not None]
     if by_host := sum(call.by_host for call in timed):
-        notices.insert(0, notice(ReplayNotice.HOST_CLOCK, count=by_host, calls=len(timed)))
+        notices.insert(0, HOST_CLOCK(count=by_host, calls=len(timed)))
         if by_host < len(timed):
             without = {call: replace(call, duration_s=None) for call in timed if call.by_host}
             ranks = [replace(rank, calls=tuple(without.get(call, call) for call in rank.calls)) for rank in ranks]
@@ -200,7 +200,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
         if (missing := sum(value_of(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
     if incomplete := sum(rank.incomplete for rank in ranks):
-        notices.append(notice(ReplayNotice.INCOMPLETE_CALLS, count=incomplete))
+        notices.append(INCOMPLETE_CALLS(count=incomplete))
     sizes = [call.group_size for call in calls if call.group_size] + [rank.proven_world for rank in ranks]
     proven = max([*sizes, *(max(call.group, default=0) + 1 for call in calls if call.group)], default=0)
     proven = max([proven, len(ranks) if len(ranks) > 1 else 0, *(number + 1 for number in numbers if number)])

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Notice
 from collbench.model.records import Json
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
@@ -25,7 +25,7 @@ from collbench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
+from collbench.packages.replay.recorded_calls import CALLS_WITHOUT_NAME, RECORDED_LEFT_OUT, RankRecording, RecordedCall
 
 CALL, GROUPS = "record_param_comms", "## process_group:init ##"
 WAIT = "wait"
@@ -86,7 +86,7 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
     words = [value for value in inputs if isinstance(value, str)]
     raw = str(attributes.get("collective_name") or next(iter(words), ""))
     if raw in {WAIT, ""}:
-        left_out[notice(ReplayNotice.LEFT_OUT, what=raw) if raw else notice(ReplayNotice.NAMELESS)] += 1
+        left_out[RECORDED_LEFT_OUT(what=raw) if raw else CALLS_WITHOUT_NAME()] += 1
         return None
     operation = operation_of(raw)
     lists = [value for value in inputs if isinstance(value, list) and all(isinstance(n, int) for n in value)]

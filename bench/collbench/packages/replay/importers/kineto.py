@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Notice
 from collbench.model.records import Json
 from collbench.model.units import NS
 from collbench.packages.replay.importers.recordings import (
@@ -36,7 +36,14 @@ from collbench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice, whole_ns
+from collbench.packages.replay.recorded_calls import (
+    RECORDED_LEFT_OUT,
+    UNSURE_KERNELS,
+    UNSURE_OPERATORS,
+    RankRecording,
+    RecordedCall,
+    whole_ns,
+)
 from collbench.packages.replay.spans import attributed, free_until
 from collbench.stats.intervals import Floats
 
@@ -146,7 +153,7 @@ class _Events:
                 self.kernels.append(kernel)
             elif _UNSURE.search(name) and not _FUSED.match(name):
                 self.unsure.append(_span(kernel))
-                left_out[notice(ReplayNotice.UNSURE_KERNELS, kernel=name[:60])] += 1
+                left_out[UNSURE_KERNELS(kernel=name[:60])] += 1
             else:
                 self.computing.append(_span(kernel))
 
@@ -324,7 +331,7 @@ def _described(
         args = event["args"]
         raw = str(args["Collective name"])
         if raw == WAIT:
-            left_out[notice(ReplayNotice.LEFT_OUT, what=raw)] += 1
+            left_out[RECORDED_LEFT_OUT(what=raw)] += 1
             continue
         run, together = batches.get(id(event), (None, 1))
         operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
@@ -437,7 +444,7 @@ def _operator_calls(
                 continue
             until = end
             if unsure:
-                left_out[notice(ReplayNotice.OPERATORS)] += 1
+                left_out[UNSURE_OPERATORS()] += 1
                 continue
             sizes = _sizes(operator["args"].get("Input Dims"))
             out, into = sizes[:2] if _OUTPUT_FIRST.match(operator["name"]) and len(sizes) > 1 else [sum(sizes)] * 2

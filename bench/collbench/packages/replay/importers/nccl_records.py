@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Json
 from collbench.model.units import US
 from collbench.packages.replay.importers.recordings import (
@@ -29,7 +29,7 @@ from collbench.packages.replay.importers.recordings import (
     rank_of,
     whole,
 )
-from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
+from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall
 
 # NCCL has no operations on lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
@@ -115,6 +115,9 @@ def _elements(sizes: Any) -> int | None:
     return sum(math.prod(map(int, dims)) if isinstance(dims, list) else 1 for dims in sizes)
 
 
+LINES_WITHOUT_CALL = Kind("lines-without-call", "{count} × lines without a call: left out")
+
+
 def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
@@ -136,7 +139,7 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             dropped[process][str(header.get("id"))] = sum(whole(stats.get(key)) or 0 for key in DROPPED)
         if not isinstance(call, dict):
             if not NO_CALL & {*entry, *metadata}:
-                left_out[notice(ReplayNotice.NO_CALLS)] += 1
+                left_out[LINES_WITHOUT_CALL()] += 1
             continue
         call = {key.removeprefix("p2p_").removeprefix("coll_"): value for key, value in call.items()}
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))

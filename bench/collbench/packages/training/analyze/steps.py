@@ -9,7 +9,6 @@ rank. Also decides which timed blocks count, by the one rule that summaries and 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -17,18 +16,11 @@ from numpy.typing import NDArray
 
 from collbench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from collbench.model.conclusions import Interval, Summary
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import RANKS, grouped
 from collbench.model.records import Case, InvariantCheck, Run, Samples, Timings
 from collbench.packages.training.catalog.strategies import competes, kind, reference_of
-from collbench.packages.training.conclusions import (
-    AAPair,
-    ScalingPoint,
-    ScenarioAnalysis,
-    Split,
-    StrategyResult,
-    TrainingNotice,
-)
+from collbench.packages.training.conclusions import AAPair, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
 from collbench.packages.training.planning.memory import alone_bytes
 from collbench.packages.training.step_records import RankMemory, detail_of
 from collbench.packages.training.synchronisation import (
@@ -155,27 +147,40 @@ def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
     return replace(timed.iterations(counts, (1,) * int(counts.sum())), foreign_cpu=shares)
 
 
+_BECAUSE = ": other processes used the CPU"
+_WHERE = "{model} · {backend} · {ranks:count rank}{link:after  · }: "
+BLOCKS_LEFT_OUT = Kind("blocks-left-out", f"{_WHERE}{{dropped}} of {{blocks}} timed blocks left out{_BECAUSE}")
+DISTURBED_BLOCKS_KEPT = Kind(
+    "disturbed-blocks-kept",
+    f"{_WHERE}too much of {{strategies}} disturbed to leave it out, so all of those kept{_BECAUSE}",
+)
+ALL_DISTURBED_BLOCKS_KEPT = Kind(
+    "all-disturbed-blocks-kept",
+    f"{_WHERE}too much of all strategies disturbed to leave it out, so all of those kept{_BECAUSE}",
+)
+
+
 def disturbances(run: Run) -> list[Notice]:
     """Return notices on each scenario in which other processes used the CPU."""
     notices = []
     for scenario in scenarios_of(run):
         rounds = rounds_of(run, scenario)
         case = scenario.case
-        make_notice = partial(
-            notice,
-            model=options_of(case).model,
-            backend=case.backend,
-            ranks=case.world_size,
-            link=options_of(case).link or None,
-        )
+        model, link = options_of(case).model, options_of(case).link or None
+        where: dict[str, str | int | None] = {
+            "model": model,
+            "backend": case.backend,
+            "ranks": case.world_size,
+            "link": link,
+        }
         if rounds.dropped:
-            notices.append(make_notice(TrainingNotice.BLOCKS_LEFT_OUT, dropped=rounds.dropped, blocks=rounds.blocks))
+            notices.append(Notice(BLOCKS_LEFT_OUT, {**where, "dropped": rounds.dropped, "blocks": rounds.blocks}))
         if rounds.disturbed:
             names = tuple(label(strategy_in(case)) for case in rounds.disturbed)
-            keys = [case.key for case in rounds.disturbed]
+            keys = tuple(case.key for case in rounds.disturbed)
             kept_all = len(rounds.disturbed) == len(rounds.timings)
-            kind = TrainingNotice.ALL_BLOCKS_KEPT if kept_all else TrainingNotice.BLOCKS_KEPT
-            notices.append(make_notice(kind, keys, strategies=names))
+            kind = ALL_DISTURBED_BLOCKS_KEPT if kept_all else DISTURBED_BLOCKS_KEPT
+            notices.append(Notice(kind, {**where, "strategies": names}, keys))
     return notices
 
 

@@ -8,9 +8,9 @@ in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks 
 from dataclasses import dataclass, replace
 
 from collbench.catalog.backends import BACKENDS
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Machine
-from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, TrainingSkip
+from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
@@ -132,39 +132,64 @@ def reference_of(strategy: Strategy) -> Strategy:
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
+LINK_MOVES_NOTHING = Kind(
+    "link-moves-nothing", "an emulated link moves no data: a synchroniser of your own is measured on a real link"
+)
+LINK_OF_ALL_REDUCES = Kind(
+    "link-of-all-reduces", "an emulated link carries all-reduces only, and {strategy} makes other calls too"
+)
+TWO_HOOKS = Kind("two-hooks", "{hooks} is a communication hook, and so is the emulated link")
+BF16_ON_GLOO = Kind("bf16-on-gloo", "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)")
+SENDS_BY_TORCH = Kind("sends-by-torch", "{strategy} sends by torch.distributed, not on {backend}")
+NOTHING_TO_SYNCHRONISE = Kind("nothing-to-synchronise", "with one rank there is nothing to synchronise")
+UNEQUAL_BATCHES = Kind("unequal-batches", "a batch of {batch} is not divided into {parts} equal micro-batches")
+
+
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
     """Return the reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
         sender = strategy.imported or strategy.name
-        return notice(TrainingSkip.SENDS_BY_TORCH, strategy=sender, backend=scenario.case.backend)
+        return SENDS_BY_TORCH(strategy=sender, backend=scenario.case.backend)
     if scenario.link is not None and strategy.imported is not None:
-        return notice(TrainingSkip.LINK_MOVES_NOTHING)
+        return LINK_MOVES_NOTHING()
     if scenario.link is not None and not kind(strategy).all_reduces:
-        return notice(TrainingSkip.LINK_OF_ALL_REDUCES, strategy=strategy.name)
+        return LINK_OF_ALL_REDUCES(strategy=strategy.name)
     hooks = hooks_of(strategy)
     if scenario.link is not None and hooks - {NO_OPERATION}:
-        return notice(TrainingSkip.TWO_HOOKS, hooks=tuple(sorted(hooks)))
+        return TWO_HOOKS(hooks=tuple(sorted(hooks)))
     if "bf16" in hooks and scenario.case.backend == "gloo":
-        return notice(TrainingSkip.BF16_ON_GLOO)
+        return BF16_ON_GLOO()
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
     if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
-        return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
+        return NOTHING_TO_SYNCHRONISE()
     if scenario.options.batch % strategy.accumulate:
-        return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
+        return UNEQUAL_BATCHES(batch=scenario.options.batch, parts=strategy.accumulate)
     return None
+
+
+SHAPE_WITHOUT_PARAMETERS = Kind(
+    "shape-without-parameters",
+    "a shape has no parameters that a library could reduce",
+    "torch's buckets can be given as a plan",
+)
+CALL_MEMORY = Kind(
+    "call-memory",
+    "a real link moves real bytes: {ranks} ranks with a call of {call_bytes:bytes} need more than the "
+    "{free_bytes:bytes} of memory that are free",
+)
 
 
 def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> Notice | None:
     """Return the reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or strategy.every or not kind(strategy).own:
-        return notice(TrainingSkip.SHAPE_WITHOUT_PARAMETERS)
+        return SHAPE_WITHOUT_PARAMETERS()
     total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
     sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
     needed = scenario.case.world_size * min(total, max(sizes))
     if scenario.link is None and needed > memory_bytes:
         ranks = scenario.case.world_size
-        return notice(TrainingSkip.CALL_MEMORY, ranks=ranks, call_bytes=max(sizes), free_bytes=memory_bytes)
+        return CALL_MEMORY(ranks=ranks, call_bytes=max(sizes), free_bytes=memory_bytes)
     return None

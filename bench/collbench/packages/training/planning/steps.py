@@ -12,11 +12,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from collbench.catalog.backends import BACKENDS, unsupported_scheduling
+from collbench.catalog.backends import BACKENDS, LACKS, unsupported_scheduling
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.config.models import Config
-from collbench.model.notices import Notice, SkipNotice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
@@ -33,8 +33,6 @@ from collbench.packages.training.synchronisation import (
     StepOptions,
     StepSettings,
     Strategy,
-    TrainingSkip,
-    TrainingTrap,
     label,
     options_of,
     scenario_of,
@@ -158,12 +156,19 @@ def shape_name(preset: str, backward_s: float) -> str:
     return f"shape:{preset}@{backward_s:g}s"
 
 
+UNKNOWN_PLAN = Kind(
+    "unknown-plan",
+    "plan {plan}: the times of gradients and calls are known in advance only for a shape on an emulated link",
+    "for others, `advise --from RUN` finds it after a run",
+)
+
+
 def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Notice | None]:
     """Return the strategy with the buckets that `called` names, and the reason if they are unknown beforehand."""
     if not strategy.called:
         return strategy, None
     if scenario.shape is None or scenario.link is None:
-        return strategy, notice(TrainingSkip.UNKNOWN_PLAN, plan=CALLED[strategy.called])
+        return strategy, UNKNOWN_PLAN(plan=CALLED[strategy.called])
     from collbench.packages.training.planning.advisor import advise  # here: these load numpy and scipy
     from collbench.packages.training.planning.buckets import (
         ReadyTimes,
@@ -193,22 +198,40 @@ def with_controls(requested: Sequence[Strategy]) -> tuple[Strategy, ...]:
 
 
 # ── unsupported scenarios ────────────────────────────────────────────────────────────────────────
+NOT_TRAINED = Kind("not-trained", "models are trained in {trained}, not in {dtype}")
+AUTOCAST_DTYPE = Kind("autocast-dtype", "autocast keeps parameters in float32, and here they are {dtype}")
+AUTOCAST_SHAPE = Kind(
+    "autocast-shape", "a model by its shape computes nothing that autocast could compute in another dtype"
+)
+SHAPE_BACKEND = Kind("shape-backend", "a model by its shape is timed on gloo or an emulated link, not on {backend}")
+LINK_IN_JOB = Kind(
+    "link-in-job", "an emulated link is memory that ranks of one host share", "in a job, measure the real link"
+)
+
+
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> Notice | None:
     """Return the reason why nothing can be measured in this scenario on this machine; None if something can."""
     case = scenario.case
     if case.dtype not in TRAINED:
-        return notice(TrainingSkip.NOT_TRAINED, trained=TRAINED, dtype=case.dtype)
+        return NOT_TRAINED(trained=TRAINED, dtype=case.dtype)
     if options_of(case).autocast and case.dtype != "float32":
-        return notice(TrainingSkip.AUTOCAST_DTYPE, dtype=case.dtype)
+        return AUTOCAST_DTYPE(dtype=case.dtype)
     if options_of(case).autocast and scenario.shape is not None:
-        return notice(TrainingSkip.AUTOCAST_SHAPE)
+        return AUTOCAST_SHAPE()
     if scenario.shape is not None and case.backend != "gloo":
-        return notice(TrainingSkip.SHAPE_BACKEND, backend=case.backend)
+        return SHAPE_BACKEND(backend=case.backend)
     if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
-        return notice(SkipNotice.LACKS, backend=case.backend, what=case.dtype)
+        return LACKS(backend=case.backend, what=case.dtype)
     if machine.ranks is not None and scenario.link is not None:
-        return notice(TrainingSkip.LINK_IN_JOB)
+        return LINK_IN_JOB()
     return unsupported_here(case, machine) or unsupported_scheduling(case)
+
+
+STEP_MEMORY = Kind(
+    "step-memory",
+    "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a } for parameters, gradients, "
+    "optimizer, buckets; {available_bytes:rounded bytes} are available",
+)
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> Notice | None:
@@ -222,7 +245,7 @@ def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, 
     if together * needed <= available:
         return None
     place = "GPU" if on_gpu else None
-    return notice(TrainingSkip.STEP_MEMORY, ranks=together, rank_bytes=needed, place=place, available_bytes=available)
+    return STEP_MEMORY(ranks=together, rank_bytes=needed, place=place, available_bytes=available)
 
 
 def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:
@@ -259,21 +282,41 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
+DEFAULT_CAP = Kind(
+    "default-cap",
+    "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
+    "communication starts later",
+    "write ddp without a cap for the default",
+)
+NO_FREE_CORE = Kind(
+    "no-free-core",
+    "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to overlap communication "
+    "with, so the scheduler is measured",
+    "lower threads or world_sizes, or use an emulated link, which needs no core",
+)
+SINGLE_STEP = Kind(
+    "single-step",
+    "steps: 1 puts one step between two barriers: unequal times at which ranks leave the barrier count for that "
+    "step, and work that reaches into the next step is not seen",
+    "write steps: 2 or more",
+)
+
+
 def traps(plan: Plan, cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
     notices: list[Notice] = []
     for scenario, strategies in scenarios_of(plan).items():
         case = scenario.case
         if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
-            notices.append(notice(TrainingTrap.DEFAULT_CAP))
+            notices.append(DEFAULT_CAP())
         # On a CPU backend, communication runs on the cores that compute.
         overlapping = any(kind(strategy).overlaps for strategy in strategies)
         on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
         threads = scenario.options.threads
         if overlapping and on_cores and threads * case.world_size > cores:
-            notices.append(notice(TrainingTrap.NO_FREE_CORE, ranks=case.world_size, threads=threads, cores=cores))
+            notices.append(NO_FREE_CORE(ranks=case.world_size, threads=threads, cores=cores))
         if case.depth < 2:
-            notices.append(notice(TrainingTrap.SINGLE_STEP))
+            notices.append(SINGLE_STEP())
     return list(dict.fromkeys(notices))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from collbench.analyze.sessions import launches_of
 from collbench.model.comparisons import SLOWER, ChangeVerdict
-from collbench.model.notices import Notice, notice
+from collbench.model.notices import Kind, Notice
 from collbench.model.records import Run, Samples
 from collbench.model.units import format_bytes
 from collbench.packages.tune.analyze import choosing
@@ -26,7 +26,6 @@ from collbench.packages.tune.rules import (
     Pick,
     Picks,
     Tuned,
-    TuneNotice,
     Why,
     cell_of,
     choice_of,
@@ -98,6 +97,9 @@ def tuned(
     return _with_failures(outcome, samples, assigned)
 
 
+RULE_NOT_READ = Kind("rule-not-read", "not honoured: {problem}")
+
+
 def checked(
     samples: Sequence[Samples], assigned: Assigned, file: FileRead, table: Picks, launches: Sequence[int],
     min_change: float,
@@ -108,7 +110,7 @@ def checked(
     ratios = choosing.compared(times, read, launches)
     why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
     why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
-    notes = (*(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems), *file.notes)
+    notes = (*(RULE_NOT_READ(problem=problem) for problem in file.problems), *file.notes)
     results = _results(table, table, ratios, why)
     outcome = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
     return _with_failures(outcome, samples, assigned)
@@ -142,6 +144,13 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
+NOT_HONOURED = Kind(
+    "not-honoured", "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
+)
+# Notices that the library does not follow the rule file.
+DISHONOURED = frozenset({RULE_NOT_READ, NOT_HONOURED})
+
+
 def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -> list[Notice]:
     """Return notices on cells in which the library reports another choice than requested (only NCCL reports it).
 
@@ -157,8 +166,8 @@ def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -
         asked, ran = choice_of(assigned, case), reported.get(case.key)
         asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
         if ran is not None and asked != DEFAULT and ran != f"{asked.algorithm} {asked.protocol}":
-            told = notice(
-                TuneNotice.NOT_HONOURED, [case.key], op=case.op, ranks=case.world_size, size_bytes=case.size_bytes,
+            told = NOT_HONOURED(
+                [case.key], op=case.op, ranks=case.world_size, size_bytes=case.size_bytes,
                 asked=str(asked), library=library.name, ran=ran,
             )  # fmt: skip
             notices.append(told)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collbench import __version__
-from collbench.analyze.notices import notices_of
+from collbench.analyze.notices import BUSY, notices_of
 from collbench.analyze.sessions import is_virtual
 from collbench.catalog.collectives import PLACES, placement
 from collbench.cli.app import PLOTS, RESULTS, Quiet, Sets
@@ -26,16 +26,17 @@ from collbench.cli.trust import check_resumed
 from collbench.config import models
 from collbench.machine import environment, host
 from collbench.model import units
+from collbench.model.comparisons import SESSION_CHANGED
 from collbench.model.deferred import Deferred
 from collbench.model.errors import ConfigError, UnmeasurableError, reason_of
-from collbench.model.notices import RunNotice, notice
+from collbench.model.notices import Kind
 from collbench.model.records import Case
 from collbench.packages.tune import catalog, machine, report
 from collbench.packages.tune import planning as rounds_of
 from collbench.packages.tune.analyze import choosing, outcome
 from collbench.packages.tune.catalog import Library
 from collbench.packages.tune.cli.rounds import TuneRounds, read_state, write_state
-from collbench.packages.tune.rules import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
+from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Tuned, TuneState, Why
 from collbench.planning import plan as planning
 from collbench.report import markdown
 from collbench.report.notices import sentence, sentences
@@ -93,6 +94,9 @@ def tune(
     return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, given)]))
 
 
+ONE_LAUNCH_AT_A_TIME = Kind("one-launch-at-a-time", "ranks of a job take part in one launch at a time")
+
+
 def _create(
     config: Path, sets: list[str], state: TuneState, check: str | None, coordinator: "Coordinator | None",
     argv: list[str],
@@ -127,7 +131,7 @@ def _create(
             raise ConfigError(f"--check: the file has no rule for a cell of {config_source.name}{problems}")
     groups = rounds_of.launches(library, cases, wanted, 1, state.seed)
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
-    state.alternate = notice(TuneNotice.ONE_LAUNCH_AT_A_TIME) if coordinator is not None else None
+    state.alternate = ONE_LAUNCH_AT_A_TIME() if coordinator is not None else None
     if state.alternate is None:
         most = max(groups, key=lambda group: len(group) * group[0].launch.world_size)
         state.alternate = planning.reason_to_alternate([replace(plan, order=(side.launch,)) for side in most], here)
@@ -175,6 +179,12 @@ def _plugin() -> str:
     return named
 
 
+VIRTUAL_GPUS = Kind("virtual-gpus", "virtual GPUs: times follow a rule, and mean nothing for hardware")
+AS_MEASURED = Kind(
+    "as-measured", "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
+)
+
+
 def _measured(
     path: Path,
     state: TuneState,
@@ -189,10 +199,10 @@ def _measured(
     with rounds.opened(run.environment, coordinator):
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
-    notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
-    notes += [note for note in notices_of(run, ()) if note.kind in {RunNotice.BUSY, RunNotice.SESSION_CHANGED}]
+    notes = [VIRTUAL_GPUS()] if is_virtual(run) else []
+    notes += [note for note in notices_of(run, ()) if note.kind in {BUSY, SESSION_CHANGED}]
     if tuned.changed and not state.checks:
-        notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, cases)))
+        notes.append(AS_MEASURED(calls=usage(tuned, cases)))
     table = {result.cell: result.choice for result in tuned.results}
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, state.assigned, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
@@ -258,6 +268,6 @@ def _checked(rounds: TuneRounds) -> Tuned:
 
 def _code(tuned: Tuned) -> int:
     reasons = {result.why for result in tuned.changed}
-    if tuned.wrong or Why.SLOWER in reasons or any(note.kind in DISHONOURED for note in tuned.notes):
+    if tuned.wrong or Why.SLOWER in reasons or any(note.kind in outcome.DISHONOURED for note in tuned.notes):
         return 1
     return 0 if reasons & {Why.FASTER, Why.SAME} else 3
