@@ -7,9 +7,9 @@ the value and the allowed values, or `problem_at` for a value within its own; `v
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -28,16 +28,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from collbench.catalog import subgroups
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
-from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
-from collbench.catalog.metrics import METRICS
+from collbench.catalog.dtypes import DTYPES
 from collbench.catalog.variables import unfit, unknown
 from collbench.config.documents import Document, in_flow, short
 from collbench.config.names import allowed, near
 from collbench.model.errors import ConfigError
-from collbench.model.records import NAME_PATTERN, OPTIONS
+from collbench.model.records import NAME_PATTERN
 from collbench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: a wrong value, an unknown key, a missing key.
@@ -117,16 +115,6 @@ def key(about: str, *examples: object, default: Any = ..., alias: str | None = N
     """
     extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
     return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
-
-
-def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False, more: str = "") -> Any:
-    """Declare the key of an option of cases, with the option's description and, by default, its default value.
-
-    more: text about the key that is not in the description of the option.
-    """
-    option = next(option for option in OPTIONS if option.name == name)
-    about = option.about[0].upper() + option.about[1:] + "." + more
-    return key(about, *examples, default=[option.default] if default is None else default, advanced=advanced)
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -219,6 +207,24 @@ class OneOf:
         return {"type": "string", "enum": list(self.names)}
 
 
+@dataclass(frozen=True)
+class SecondIf:
+    """Pydantic metadata of a union of two types: the second one is for values that fulfil a condition."""
+
+    condition: Callable[[Any], bool]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        first, second = map(handler.generate_schema, get_args(source))
+        # The paths of problems contain these names, so that no key may have them.
+        choices = {"(1)": first, "(2)": second}
+        return core_schema.tagged_union_schema(choices, lambda value: "(2)" if self.condition(value) else "(1)")
+
+
+IF_TEXT = SecondIf(lambda value: isinstance(value, str))
+# Reads a default, too, which is then as a file has it.
+READ = Field(validate_default=True)
+
+
 def _distinct(values: list[Any]) -> list[Any]:
     if twice := [index for index, value in enumerate(values) if value in values[:index]]:
         problems = [_problem((index,), VALUE, f"{short(values[index])} is listed twice") for index in twice]
@@ -273,16 +279,6 @@ WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
-ReduceOpName = Annotated[str, OneOf(tuple(REDUCE_OPS), "reduce op")]
-BufferPolicy = Annotated[str, OneOf(("rotate", "hot", "flush", "reused"), "buffer policy")]
-MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
-Placement = Annotated[str, OneOf(("usual", "in", "out", "copied"), "placement")]
-CallKind = Annotated[str, OneOf(("sync", "async"), "kind of call")]
-Alignment = Annotated[str, OneOf(("aligned", "unaligned"), "alignment")]
-Memory = Annotated[str, OneOf(("plain", "registered", "symmetric"), "kind of memory")]
-GroupsText = Annotated[str, AfterValidator(subgroups.check)]
-Root = Annotated[int, Field(ge=0)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 VariableValue = Annotated[str, BeforeValidator(_variable_value)]
-Scheduling = Annotated[str, OneOf(("normal", "batch", "rr"), "scheduling")]
 FaultKind = Annotated[str, OneOf(("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow"), "fault")]

@@ -16,6 +16,7 @@ from collbench.catalog.backends import BACKENDS, unsupported_scheduling
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.config.models import Config
+from collbench.config.options import values_of
 from collbench.model.notices import Notice, SkipNotice, notice
 from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
@@ -42,7 +43,7 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
     with_strategy,
 )
-from collbench.planning.cases import unsupported_here, values_of, worlds
+from collbench.planning.cases import unsupported_here, worlds
 from collbench.planning.parts import Expansion, PlanningPart
 
 # Dtypes that models are trained in.
