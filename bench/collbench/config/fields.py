@@ -208,19 +208,19 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class SecondIf:
-    """Pydantic metadata of a union of two types: the second one is for values that fulfil a condition."""
+class Branch:
+    """Pydantic metadata of a union: the type that a value must have, so that a message is about one type only."""
 
-    condition: Callable[[Any], bool]
+    # Returns the place of the type in the union, for a value.
+    of: Callable[[Any], int]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        first, second = map(handler.generate_schema, get_args(source))
-        # The paths of problems contain these names, so that no key may have them.
-        choices = {"(1)": first, "(2)": second}
-        return core_schema.tagged_union_schema(choices, lambda value: "(2)" if self.condition(value) else "(1)")
+        # The path of a problem contains these names, so they are no keys.
+        kinds = {f"({place})": handler.generate_schema(kind) for place, kind in enumerate(get_args(source))}
+        return core_schema.tagged_union_schema(kinds, lambda value: f"({int(self.of(value))})")
 
 
-IF_TEXT = SecondIf(lambda value: isinstance(value, str))
+SECOND_IF_TEXT = Branch(lambda value: isinstance(value, str))
 # Reads a default, too, which is then as a file has it.
 READ = Field(validate_default=True)
 

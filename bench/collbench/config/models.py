@@ -19,9 +19,10 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.registry import PACKAGES
 from collbench.config import documents
 from collbench.config.fields import (
-    IF_TEXT,
     READ,
+    SECOND_IF_TEXT,
     BackendName,
+    Branch,
     Bytes,
     DtypeName,
     FaultKind,
@@ -30,7 +31,6 @@ from collbench.config.fields import (
     OneOf,
     OperationName,
     Rate,
-    SecondIf,
     Seconds,
     Several,
     Share,
@@ -150,7 +150,7 @@ class SplitsConfig(Strict):
         1,
         default=None,
     )
-    matrix: Annotated[list[list[Annotated[int, Field(ge=0)]]] | str, IF_TEXT] | None = key(
+    matrix: Annotated[list[list[Annotated[int, Field(ge=0)]]] | str, SECOND_IF_TEXT] | None = key(
         "Parts that each rank (row) sends to each rank, or the name of a CSV file that has them.",
         [[0, 3], [1, 2]],
         default=None,
@@ -181,7 +181,7 @@ class SplitsConfig(Strict):
 Distribution = Annotated[
     Annotated[str, OneOf(("even",), "distribution", EVEN_OTHERS), AfterValidator(lambda _: None)]
     | Annotated[SplitsConfig, AfterValidator(SplitsConfig.parse)],
-    SecondIf(lambda value: not isinstance(value, str)),
+    Branch(lambda value: not isinstance(value, str)),
 ]
 
 
@@ -222,9 +222,8 @@ class FaultConfig(Strict):
 
 
 def _without_name(schema: dict[str, Any]) -> None:
-    """Make `name` optional in the schema: its default is the name of the file. An editor needs no description."""
+    """Make `name` optional in the schema: its default is the name of the file."""
     schema["required"].remove("name")
-    del schema["description"]
 
 
 def _combinations(env: dict[str, list[str]]) -> list[Variables]:
@@ -260,7 +259,7 @@ class Config(Strict):
         default=[],
     )
     dtypes: Several[DtypeName] = key("Types of the elements.", ["float32", "bfloat16"], default=["float32"])
-    sizes: Annotated[Several[Bytes] | SizeRange, SecondIf(lambda value: isinstance(value, dict | SizeRange))] = key(
+    sizes: Annotated[Several[Bytes] | SizeRange, Branch(lambda value: isinstance(value, dict | SizeRange))] = key(
         "Message sizes: a list, or {from, to, factor}, or {from, to, step}. Sections need none.",
         {"from": "4KiB", "to": "64MiB", "factor": 4},
         ["1MB", "10MB"],
@@ -350,8 +349,7 @@ class Config(Strict):
 
     def section(self, model: type[Content]) -> Content | None:
         """Return the section of this type; None if the file has none."""
-        values = (getattr(self, section.name) for section in self._sections)
-        return next((value for value in values if isinstance(value, model)), None)
+        return next((value for _, value in self if isinstance(value, model)), None)
 
     @property
     def size_list(self) -> list[int]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, create_model
 from collbench.catalog import subgroups
 from collbench.catalog.dtypes import REDUCE_OPS
 from collbench.catalog.metrics import METRICS
-from collbench.config.fields import IF_TEXT, READ, OneOf, SecondIf, Several, Strict, key
+from collbench.config.fields import READ, SECOND_IF_TEXT, Branch, OneOf, Several, Strict, key
 from collbench.model.divisions import Division
 from collbench.model.records import Option
 
@@ -36,21 +36,18 @@ def type_of(option: Option) -> Any:
 
 def _declared(option: Option) -> tuple[Any, Any]:
     """Return the type and the declaration of the key of an option."""
+    takes, examples, about = option.key.takes, option.key.examples, option.sentence
     value: Any = type_of(option)
-    values: Any = Several[value]
-    about = option.sentence
+    kind: Any = value if takes == "one" else Several[value]
+    if takes == "either":
+        kind = Annotated[kind | value, Branch(lambda written: not isinstance(written, list))]
+    if takes == "all":
+        about += " With all, each in turn."
+        every = Annotated[str, OneOf((ALL,), option.name, f"or a list such as {examples[0]}")]
+        kind = Annotated[kind | every, SECOND_IF_TEXT]
     default: Any = option.default if isinstance(option.default, int | str) else str(option.default)
-    match option.key.takes:
-        case "one":
-            kind = value
-        case "either":
-            kind = Annotated[values | value, SecondIf(lambda written: not isinstance(written, list))]
-        case "list":
-            kind, default = values, [default]
-        case "all":
-            every = Annotated[str, OneOf((ALL,), option.name, f"or a list such as {option.key.examples[0]}")]
-            kind, default, about = Annotated[values | every, IF_TEXT], [default], f"{about} With all, each in turn."
-    return Annotated[kind, READ], key(about, *option.key.examples, default=default, advanced=option.key.advanced)
+    usual = default if takes in {"one", "either"} else [default]
+    return Annotated[kind, READ], key(about, *examples, default=usual, advanced=option.key.advanced)
 
 
 def with_options(options: Iterable[Option], **more: Any) -> Callable[[type[Section]], type[Section]]:
@@ -70,8 +67,7 @@ def with_options(options: Iterable[Option], **more: Any) -> Callable[[type[Secti
         # A model has its fields in the order of its bases.
         anything: Any = dict.fromkeys(names, (Any, None))
         bases: Any = (section, create_model("Order", __base__=Strict, **anything))
-        about: Any = {"__doc__": section.__doc__, "__module__": section.__module__}
-        made: type[Section] = create_model(section.__name__, __base__=bases, **about, **more)
+        made: type[Section] = create_model(section.__name__, __base__=bases, **more)
         return made
 
     return decorated

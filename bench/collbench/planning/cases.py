@@ -42,9 +42,9 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     products = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in products:
         shared = oversubscribed(config, machine, backend, n)
-        for chosen in option_values(config, operation, n):
-            if operation.paired or operation.startup:
-                chosen["metric"] = ONE_BY_ONE
+        for chosen in option_values(
+            config, operation, n, ONE_BY_ONE if operation.paired or operation.startup else None
+        ):
             depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
             # `roots: all` gives the ranks of the world; a group has only the first of these roots.
@@ -76,11 +76,19 @@ def oversubscribed(config: Config, machine: Machine, backend: str, world_size: i
     return config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and world_size > machine.gpus
 
 
-def option_values(config: Config, operation: Operation, world_size: int) -> Iterable[dict[str, Any]]:
-    """Yield every combination of the values that a configuration lists for the options of an operation."""
+def option_values(
+    config: Config, operation: Operation, world_size: int, metric: str | None = None
+) -> Iterable[dict[str, Any]]:
+    """Yield every combination of the values that a configuration lists for the options of an operation.
+
+    metric: the only metric of the operation; None: those of the configuration.
+    """
     options = [option for option in OPTIONS if option.key and operation.has(option)]
-    for values in itertools.product(*(values_of(config, option, world_size) for option in options)):
-        yield {option.name: value for option, value in zip(options, values, strict=True)}
+    values = {option.name: values_of(config, option, world_size) for option in options}
+    if metric is not None:
+        values["metric"] = [metric]
+    for chosen in itertools.product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
 
 
 def _whole_pieces(case: Case) -> Case:

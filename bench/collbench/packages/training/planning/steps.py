@@ -16,10 +16,9 @@ from collbench.catalog.backends import BACKENDS, unsupported_scheduling
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.config.models import Config
-from collbench.config.options import values_of
 from collbench.model.notices import Notice, SkipNotice, notice
 from collbench.model.projection import grouped
-from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
+from collbench.model.records import Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
 from collbench.packages.training.catalog.strategies import kind, reference_of, unsupported
@@ -43,7 +42,7 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
     with_strategy,
 )
-from collbench.planning.cases import unsupported_here, worlds
+from collbench.planning.cases import option_values, unsupported_here, worlds
 from collbench.planning.parts import Expansion, PlanningPart
 
 # Dtypes that models are trained in.
@@ -100,21 +99,11 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
     )
 
 
-def _ways(config: Config) -> list[dict[str, Any]]:
-    """Return every combination of the options of steps that apply to the process: scheduling, environment variables."""
-    step = OPERATIONS[TRAINING_STEP]
-    options = [option for option in OPTIONS if option.key and step.has(option) and option.name != "metric"]
-    names = [option.name for option in options]
-    return [
-        dict(zip(names, values, strict=True))
-        for values in product(*(values_of(config, option, 0) for option in options))
-    ]
-
-
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
-    """Yield every combination of model, backend, link, dtype, world size, and process options (`_ways`)."""
+    """Yield every combination of model, backend, link, dtype, world size, and options of the process."""
+    ways = [*option_values(config, OPERATIONS[TRAINING_STEP], 0, "pipelined")]
     for model, (backend, ranks), link, dtype, process_options in product(
-        section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
+        section.models, worlds(config, machine), section.links, config.dtypes, ways
     ):
         # A model given by its sizes, or imported, is represented by its name here.
         by_shape = model if isinstance(model, ShapeSection) else None
@@ -124,7 +113,6 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             ranks,
             dtype,
             0,
-            metric="pipelined",
             depth=section.steps,
             own=StepOptions(
                 model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
