@@ -42,7 +42,7 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
     with_strategy,
 )
-from collbench.planning.cases import option_values, unsupported_here, worlds
+from collbench.planning.cases import option_values, oversubscribed, unsupported_here, worlds
 from collbench.planning.parts import Expansion, PlanningPart
 
 # Dtypes that models are trained in.
@@ -114,6 +114,7 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             dtype,
             0,
             depth=section.steps,
+            oversubscribed=oversubscribed(config, machine, backend, ranks),
             own=StepOptions(
                 model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
                 batch=section.batch,
@@ -126,8 +127,6 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             ),
             **process_options,
         )
-        if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
-            case = replace(case, oversubscribed=True)
         emulated = None if link == REAL_LINK else Link(*parse_link(link))
         shape = shape_of(by_shape.shape, by_shape.backward, dtype) if by_shape else None
         yield Scenario(case, emulated, shape)
