@@ -1,4 +1,4 @@
-"""Define the base of configuration models: the strict section, the types of its values, and its validation.
+"""Define the base of configuration models: the strict section, also of a package, types of values, and validation.
 
 In: values from YAML. Out: bytes, seconds, bytes per second, names that exist; or a ConfigError with all problems in the
 order of the file, each on one line with file, line, column, key, value and remedy. A validator raises ValueError with
@@ -32,7 +32,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.catalog.variables import unfit, unknown
-from collbench.config.documents import Document, in_flow, short
+from collbench.config.documents import Document, in_flow, plain, short
 from collbench.config.names import allowed, near
 from collbench.model.errors import ConfigError
 from collbench.model.records import NAME_PATTERN
@@ -108,6 +108,27 @@ class Strict(BaseModel):
         return section
 
 
+@dataclass(frozen=True)
+class PackageSection:
+    """A section that a package adds to a configuration."""
+
+    # Key of the section.
+    name: str
+    # Model of the content.
+    model: type[Strict]
+    # Description and example, for the documentation.
+    about: str
+    example: dict[str, Any]
+    # The operation that the section configures.
+    operation: str
+    # Content that the operation needs, in words; the message is "the operation X needs …".
+    needs: str
+    # Cases that the section measures, in words.
+    cases: str
+    # True if a budget divides time between these cases, too.
+    takes_budget: bool = False
+
+
 def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
     """Declare a key of a section: its description, examples and default; no default if it is required.
 
@@ -167,16 +188,17 @@ def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
 def validate(model: type[Model], document: Document, **defaults: Any) -> Model:
     """Return the validated model, or raise ConfigError with a line per problem. defaults: values of absent keys."""
     try:
-        return model.model_validate({**defaults, **document.values})
+        return model.model_validate({**defaults, **plain(document.root)})
     except ValidationError as error:
         problems = error.errors(include_url=False)
     lines = []
     for problem in problems:
         path, kind = problem["loc"], problem["type"]
-        place = document.place(path[:-1] if kind == MISSING else path, kind == UNKNOWN or path[-1:] == ("[key]",))
-        keys = (*place.path, path[-1]) if kind == MISSING else place.path
+        at_key = kind == UNKNOWN or path[-1:] == ("[key]",)
+        keys, where, order = document.place(path[:-1] if kind == MISSING else path, at_key)
+        keys = (*keys, path[-1]) if kind == MISSING else keys
         name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
-        lines.append((place.order, ": ".join(filter(None, (place.where, name, problem["msg"])))))
+        lines.append((order, ": ".join(filter(None, (where, name, problem["msg"])))))
     ordered = list(dict.fromkeys(line for _, line in sorted(lines, key=lambda line: line[0])))
     # One line that says "1 more" would take as much room as the problem itself.
     if len(ordered) > MOST_LINES + 1:

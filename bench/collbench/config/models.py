@@ -9,7 +9,7 @@ import csv
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -27,9 +27,11 @@ from collbench.config.fields import (
     DtypeName,
     FaultKind,
     LongSeconds,
+    Model,
     Name,
     OneOf,
     OperationName,
+    PackageSection,
     Rate,
     Seconds,
     Several,
@@ -43,11 +45,8 @@ from collbench.config.fields import (
     validate,
 )
 from collbench.config.options import with_options
-from collbench.config.section import PackageSection
 from collbench.model.divisions import Splits
 from collbench.model.records import OPTIONS, Variables
-
-Content = TypeVar("Content", bound=Strict)
 
 # An hour of calls of 4 µs.
 MOST_ITERATIONS = 10**9
@@ -60,9 +59,7 @@ EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[
 
 
 # Sections that packages add.
-SECTIONS: tuple[PackageSection, ...] = tuple(
-    package.section.value for package in PACKAGES if package.section is not None
-)
+SECTIONS: list[PackageSection] = [package.section.value for package in PACKAGES if package.section is not None]
 
 
 class SizeRange(Strict):
@@ -221,11 +218,6 @@ class FaultConfig(Strict):
     share: Share = key("Share of its own time by which slow makes each call longer.", "20%", default=0.05)
 
 
-def _without_name(schema: dict[str, Any]) -> None:
-    """Make `name` optional in the schema: its default is the name of the file."""
-    schema["required"].remove("name")
-
-
 def _combinations(env: dict[str, list[str]]) -> list[Variables]:
     """Return every combination of values of the environment variables."""
     assignments = [[(name, value) for value in values] for name, values in sorted(env.items())]
@@ -239,7 +231,8 @@ def _combinations(env: dict[str, list[str]]) -> list[Variables]:
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    model_config = ConfigDict(json_schema_extra=_without_name)
+    # The default of `name` is the name of the file.
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("name"))
     if TYPE_CHECKING:  # keys from the table of options that code names
         buffers: str
         roots: list[int] | str
@@ -325,7 +318,7 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
-        for section in self._sections:
+        for section in (section for section in SECTIONS if getattr(self, section.name) is not None):
             if self.budget is not None and not section.takes_budget:
                 raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
             if set(self.operations) <= {section.operation}:
@@ -342,12 +335,7 @@ class Config(Strict):
                 raise problem_at(("faults", index, "do"), why)
         return self
 
-    @property
-    def _sections(self) -> list[PackageSection]:
-        """Return the sections that the file has."""
-        return [section for section in SECTIONS if getattr(self, section.name) is not None]
-
-    def section(self, model: type[Content]) -> Content | None:
+    def section(self, model: type[Model]) -> Model | None:
         """Return the section of this type; None if the file has none."""
         return next((value for _, value in self if isinstance(value, model)), None)
 

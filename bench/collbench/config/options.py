@@ -5,18 +5,16 @@ cases: a `Division` of `strided:2`. Names no option, except those whose values a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
 from collbench.catalog import subgroups
 from collbench.catalog.dtypes import REDUCE_OPS
 from collbench.catalog.metrics import METRICS
-from collbench.config.fields import READ, SECOND_IF_TEXT, Branch, OneOf, Several, Strict, key
+from collbench.config.fields import READ, SECOND_IF_TEXT, Branch, Model, OneOf, Several, Strict, key
 from collbench.model.divisions import Division
 from collbench.model.records import Option
-
-Section = TypeVar("Section", bound=Strict)
 
 # Option → the table of the catalogue that has its values.
 CATALOGUE: dict[str, Mapping[str, object]] = {"reduce_op": REDUCE_OPS, "metric": METRICS}
@@ -28,7 +26,7 @@ def type_of(option: Option) -> Any:
     """Return the type of one value of an option in a file."""
     if isinstance(option.default, str):
         names = option.names or tuple(CATALOGUE[option.name])
-        return Annotated[str, OneOf(names, option.noun or option.name.replace("_", " "))]
+        return Annotated[str, OneOf(names, option.key.noun or option.name.replace("_", " "))]
     if isinstance(option.default, Division):
         return Annotated[str, AfterValidator(subgroups.parse)]
     return Annotated[int, Field(ge=0)]
@@ -50,24 +48,24 @@ def _declared(option: Option) -> tuple[Any, Any]:
     return Annotated[kind, READ], key(about, *examples, default=usual, advanced=option.key.advanced)
 
 
-def with_options(options: Iterable[Option], **more: Any) -> Callable[[type[Section]], type[Section]]:
+def with_options(options: Iterable[Option], **more: Any) -> Callable[[type[Model]], type[Model]]:
     """Return a decorator of a section that adds the keys of options, except those that the section declares itself.
 
     more: key → type and declaration of further keys, which stand at the end.
     """
 
-    def decorated(section: type[Section]) -> type[Section]:
-        own, names, place = section.model_fields, [*section.model_fields, *more], 0
-        for option in filter(lambda option: option.key, options):
+    def decorated(section: type[Model]) -> type[Model]:
+        own, names, added, place = section.model_fields, [*section.model_fields, *more], {**more}, 0
+        for option in (option for option in options if option.key):
             name, after = option.key.name, option.key.after
             if name not in own:
                 names.insert(names.index(after) + 1 if after else place, name)
-                more[name] = _declared(option)
+                added[name] = _declared(option)
             place = names.index(name) + 1
         # A model has its fields in the order of its bases.
         anything: Any = dict.fromkeys(names, (Any, None))
         bases: Any = (section, create_model("Order", __base__=Strict, **anything))
-        made: type[Section] = create_model(section.__name__, __base__=bases, **more)
+        made: type[Model] = create_model(section.__name__, __base__=bases, __module__=section.__module__, **added)
         return made
 
     return decorated

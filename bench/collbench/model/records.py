@@ -147,6 +147,8 @@ class ConfigKey:
     examples: tuple[object, ...] = ()
     # Behind it is a list of values, one value, either of them, or all: a list, or the word `all` for every rank.
     takes: Literal["list", "one", "either", "all"] = "list"
+    # Word for a value in messages; empty: the name of the option.
+    noun: str = ""
     # True if few users need the key.
     advanced: bool = False
     # Key behind which it stands in the documentation; empty: behind the key of the option before.
@@ -169,8 +171,6 @@ class Option:
     key: ConfigKey = ConfigKey()
     # Names that the value may have; a text without them is a name in the catalogue's table of the option.
     names: tuple[str, ...] = ()
-    # Word for such a name in messages; empty: the name of the option.
-    noun: str = ""
     # Property of the operations that have the option (`catalog.operation.Operation`); empty if all have it.
     of: str = ""
     # True if cases with different values cannot share processes.
@@ -285,9 +285,8 @@ class Case:
         "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or "
         "those of a pool, never refilled, as in nccl-tests (reused; where sums grow, separate calls are checked)",
         "{} buffers",
-        key=ConfigKey("buffers", ("hot",), "one", after="launches"),
+        key=ConfigKey("buffers", ("hot",), "one", "buffer policy", after="launches"),
         names=("rotate", "hot", "flush", "reused"),
-        noun="buffer policy",
         of="pooled",
     )
     metric: str = option(
@@ -314,9 +313,8 @@ class Case:
     call: str = option(
         "sync",
         "kind of call: sync, or async, which returns a handle; the timed region ends when waiting for it does",
-        key=ConfigKey("calls", (["sync", "async"],), advanced=True),
+        key=ConfigKey("calls", (["sync", "async"],), noun="kind of call", advanced=True),
         names=("sync", "async"),
-        noun="kind of call",
     )
     root: int = option(
         0,
@@ -343,9 +341,8 @@ class Case:
         "where buffers come from: torch (plain), NCCL, which allocates and registers them (registered), or windows at "
         "the same place on all ranks (symmetric)",
         "{} memory",
-        key=ConfigKey("memory", (["plain", "registered"],), advanced=True),
+        key=ConfigKey("memory", (["plain", "registered"],), noun="kind of memory", advanced=True),
         names=("plain", "registered", "symmetric"),
-        noun="kind of memory",
         needs_processes=True,
     )
     oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
@@ -406,12 +403,10 @@ class Case:
         return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
 
 
-def _options_in(kind: Any) -> tuple[Option, ...]:
-    return tuple(Option(item.name, item.default, **item.metadata) for item in fields(kind) if item.metadata)
-
-
 # The table of options in a type: `Case`, or a subclass of `OwnOptions`.
-options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(_options_in)
+options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(
+    lambda kind: tuple(Option(item.name, item.default, **item.metadata) for item in fields(kind) if item.metadata)
+)
 OPTIONS = options_in(Case)
 CASE_FIELDS = frozenset(item.name for item in fields(Case))
 

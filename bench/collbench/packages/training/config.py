@@ -16,6 +16,7 @@ from collbench.config.fields import (
     Branch,
     Bytes,
     OneOf,
+    PackageSection,
     Seconds,
     Several,
     Share,
@@ -25,7 +26,6 @@ from collbench.config.fields import (
     unknown_keys,
 )
 from collbench.config.names import allowed
-from collbench.config.section import PackageSection
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import EXAMPLE as SIZES
 from collbench.packages.training.catalog.presets import PRESETS, find
