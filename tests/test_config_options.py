@@ -47,16 +47,11 @@ def test_values_are_those_of_cases():
     assert values_of(written, TEAMS) == [Division("contiguous", 2)]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("paces: [fre]", "1:9: paces[0]: unknown pace fre; did you mean 'free'? allowed: steady, free"),
-        ("paces: free", "1:8: paces: free is not a list, write one such as [free]"),
-        ("turns: al", "1:8: turns: unknown turn al; did you mean 'all'? allowed: all, or a list such as [0, 1]"),
-        ("pace: x", f"1:1: pace: unknown key; did you mean 'paces'? allowed: {', '.join(fields_of(Section))}"),
-    ],
-)
-def test_a_wrong_value_is_a_line_with_what_is_allowed(text, problem):
+def test_wrong_values_are_lines_with_what_is_allowed():
     with pytest.raises(ConfigError) as error:
-        read(text)
-    assert str(error.value) == f"c.yaml:{problem}"
+        read("paces: [fre]\nturns: al\npace: x")
+    assert str(error.value).split("\n") == [
+        "c.yaml:1:9: paces[0]: unknown pace fre; did you mean 'free'? allowed: steady, free",
+        "c.yaml:2:8: turns: unknown turn al; did you mean 'all'? allowed: all, or a list such as [0, 1]",
+        f"c.yaml:3:1: pace: unknown key; did you mean 'paces'? allowed: {', '.join(fields_of(Section))}",
+    ]

@@ -101,8 +101,7 @@ class Strict(BaseModel):
                 elif kind != "missing":
                     problems.append(_problem(path, VALUE, _in_words(details, field)))
                 elif path[-1] not in misspelt:
-                    text = f"missing; this key is required{_such_as(field)}"
-                    problems.append(_problem(path, MISSING, text))
+                    problems.append(_problem(path, MISSING, f"missing; this key is required{_such_as(field)}"))
         if problems or section is None:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         return section

@@ -23,13 +23,13 @@ ALL = "all"
 
 
 def type_of(option: Option) -> Any:
-    """Return the type of one value of an option in a file."""
+    """Return the type of one value of an option in a file: a name, a division, or a number from 0 on."""
     if isinstance(option.default, str):
         names = option.names or tuple(CATALOGUE[option.name])
         return Annotated[str, OneOf(names, option.key.noun or option.name.replace("_", " "))]
     if isinstance(option.default, Division):
         return Annotated[str, AfterValidator(subgroups.parse)]
-    return Annotated[int, Field(ge=0)]
+    return Annotated[type(option.default), Field(ge=0)]
 
 
 def _declared(option: Option) -> tuple[Any, Any]:

@@ -42,9 +42,8 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     products = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in products:
         shared = oversubscribed(config, machine, backend, n)
-        for chosen in option_values(
-            config, operation, n, ONE_BY_ONE if operation.paired or operation.startup else None
-        ):
+        metric = ONE_BY_ONE if operation.paired or operation.startup else None
+        for chosen in option_values(config, operation, n, metric):
             depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
             # `roots: all` gives the ranks of the world; a group has only the first of these roots.
