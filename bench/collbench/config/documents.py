@@ -160,10 +160,8 @@ def _load(raw: bytes, source: str, located: bool = True) -> Any:
         at_beginning = error.context_mark if re.search("could not find|end of stream|expected ','", words) else None
         mark = at_beginning or error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark and located else ""
-        for pattern, better in BETTER_WORDS:
-            if match := re.search(pattern, words):
-                words = match.expand(better)
-                break
+        matches = ((re.search(pattern, words), better) for pattern, better in BETTER_WORDS)
+        words = next((match.expand(better) for match, better in matches if match), words)
         raise ConfigError(f"{source}{where}: {words}") from None
     except ReaderError as error:
         before = text[: error.position]
@@ -193,10 +191,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), lambda value: value)
+    return kind(value)
 
 
 def dump(settings: dict[str, Any]) -> str:
