@@ -5,6 +5,7 @@ import pytest
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
 from collbench.config.models import parse
+from collbench.model.divisions import WORLD
 from collbench.model.errors import ConfigError
 from collbench.packages.interop import catalog as nccl_tests_names
 from collbench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
@@ -19,6 +20,10 @@ VALUES = {
 
 def config(flags=None, operation="all_reduce", backend="gloo"):
     return parse(translate(operation, flags or {}, backend).encode(), "the flags")
+
+
+def texts(values) -> list[str]:
+    return [*map(str, values)]
 
 
 def remarks(flags, operation) -> list[str]:
@@ -142,9 +147,9 @@ def test_operations_by_either_name():
 def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
     flags = {"b": "1M", "e": "1M", "g": "4"}
     uneven = config(flags, "alltoallv_perf")
-    assert uneven.operations == ["all_to_all"] and uneven.split_texts == ["distance:1"]
+    assert uneven.operations == ["all_to_all"] and texts(uneven.splits) == ["distance:1"]
     assert any("NCCL_TESTS_ALLTOALLV_SPREAD" in line for line in remarks(flags, "alltoallv_perf"))
-    assert config({"g": "4"}, "alltoall_perf").split_texts == [""]
+    assert config({"g": "4"}, "alltoall_perf").splits == [None]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +164,9 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
         ({"SPLIT": "& 2"}, {"groups": ["sets:0,1,4,5|2,3,6,7"]}),
         ({"SPLIT": "DIV 8"}, {"groups": ["world"]}),
         ({"SPLIT_MASK": "0x0", "MIN_BW": "1.5e2", "DEVICE": "0", "OF_NEXT_YEAR": "1"}, {"groups": ["world"]}),
-        ({"ALLTOALLV_SPREAD": "0.5"}, {"split_texts": ["distance:0.5"]}),
-        ({"ALLTOALLV_SPREAD": "0.0"}, {"split_texts": [""]}),
-        ({"ALLTOALLV_MATRIX_SCALE": "2"}, {"split_texts": ["distance:1"]}),
+        ({"ALLTOALLV_SPREAD": "0.5"}, {"splits": ["distance:0.5"]}),
+        ({"ALLTOALLV_SPREAD": "0.0"}, {"splits": ["None"]}),
+        ({"ALLTOALLV_MATRIX_SCALE": "2"}, {"splits": ["distance:1"]}),
     ],
 )
 def test_each_variable_of_nccl_tests_has_its_meaning_or_is_named(variables, settings):
@@ -169,7 +174,7 @@ def test_each_variable_of_nccl_tests_has_its_meaning_or_is_named(variables, sett
     variables = {f"NCCL_TESTS_{name}": text for name, text in variables.items()}
     text = translate("alltoallv_perf", {"g": "1"}, "gloo", 8, **variables, NCCL_DEBUG="INFO")
     parsed = parse(text.encode(), "the flags")
-    assert {name: getattr(parsed, name) for name in settings} == settings
+    assert {name: texts(getattr(parsed, name)) for name in settings} == settings
     used = {"NCCL_TESTS_MIN_BW", "NCCL_TESTS_ALLTOALLV_SPREAD"}
     if settings.get("groups", ["world"]) != ["world"]:
         used |= {"NCCL_TESTS_SPLIT" if "NCCL_TESTS_SPLIT_MASK" not in variables else "NCCL_TESTS_SPLIT_MASK"}
@@ -179,9 +184,9 @@ def test_each_variable_of_nccl_tests_has_its_meaning_or_is_named(variables, sett
 
 def test_all_ranks_of_a_process_are_in_one_group():
     text = translate("reduce", {"g": "2"}, processes=4, NCCL_TESTS_SPLIT="MOD 2")
-    assert parse(text.encode(), "the flags").groups == ["sets:0,1,4,5|2,3,6,7"]
+    assert texts(parse(text.encode(), "the flags").groups) == ["sets:0,1,4,5|2,3,6,7"]
     alone = translate("reduce", {"g": "8"}, NCCL_TESTS_SPLIT="MOD 2")
-    assert parse(alone.encode(), "the flags").groups == ["world"] and "# NCCL_TESTS_SPLIT=MOD 2: ignored" in alone
+    assert parse(alone.encode(), "the flags").groups == [WORLD] and "# NCCL_TESTS_SPLIT=MOD 2: ignored" in alone
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_splits_that_a_world_cannot_have_are_skipped_with_the_reason():
 def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").write_text("0,5,1\n2,0,0\n0,0,0\n")
-    (text,) = parse(SKEWED.encode(), "x.yaml", ["splits=[{matrix: m.csv}]"]).split_texts
-    assert text == "rows:0,5,1;2,0,0;0,0,0"
+    (read,) = parse(SKEWED.encode(), "x.yaml", ["splits=[{matrix: m.csv}]"]).splits
+    assert str(read) == "rows:0,5,1;2,0,0;0,0,0"
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ class Package:
     name: str
     # The `catalog.operation.Operation`s that it adds, in a tuple.
     operations: Deferred | None = None
-    # A `config.section.PackageSection`.
+    # A `config.fields.PackageSection`.
     section: Deferred | None = None
     # Data from the files that its section names.
     kept: KeptFile | None = None

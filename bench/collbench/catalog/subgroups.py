@@ -50,12 +50,6 @@ def parse(text: str) -> Division:
     return Division(match["kind"], int(match["size"]), int(match["stride"] or 0), match["serial"] is not None)
 
 
-def check(text: str) -> str:
-    """Return the text itself if it names a division into groups; raises ValueError with the allowed forms."""
-    parse(text)
-    return text
-
-
 def of_sets(groups: Iterable[Iterable[int]]) -> Division:
     """Return a division into exactly these groups, each sorted by rank, because torch sorts them, too."""
     return Division("sets", sets=tuple(tuple(sorted(members)) for members in groups))

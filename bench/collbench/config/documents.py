@@ -43,18 +43,9 @@ BETTER_WORDS = (
 )  # fmt: skip
 
 Part = str | int
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The place of a key or value."""
-
-    # The keys as they are written.
-    path: tuple[Part, ...]
-    # `file:line:column`, or `--set …`.
-    where: str
-    # Order of positions in a file; overrides, and values without a position, come last.
-    order: tuple[float, int]
+# The place of a key or value: the keys as they are written; `file:line:column`, or `--set …`; and the order of places,
+# in which overrides, and values without a place, come last.
+Position = tuple[tuple[Part, ...], str, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +57,6 @@ class Document:
     root: CommentedMap
     # Path of a value that `--set` has replaced → that override, as messages name it.
     overrides: dict[tuple[Part, ...], str] = field(default_factory=dict)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Return plain values, without marks."""
-        values: dict[str, Any] = _plain(self.root)
-        return values
 
     def override(self, text: str) -> None:
         """Apply one `--set key.path=value`. Raises ConfigError."""
@@ -113,7 +98,7 @@ class Document:
                 where, order, overridden = name, (float("inf"), len(self.overrides)), True
             elif mark:
                 where, order = f"{self.source}:{mark[0] + 1}:{mark[1] + 1}", (mark[0], mark[1])
-        return Position(tuple(written), where, order)
+        return tuple(written), where, order
 
 
 def read(path: Path) -> bytes:
@@ -175,10 +160,8 @@ def _load(raw: bytes, source: str, located: bool = True) -> Any:
         at_beginning = error.context_mark if re.search("could not find|end of stream|expected ','", words) else None
         mark = at_beginning or error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark and located else ""
-        for pattern, better in BETTER_WORDS:
-            if match := re.search(pattern, words):
-                words = match.expand(better)
-                break
+        matches = ((re.search(pattern, words), better) for pattern, better in BETTER_WORDS)
+        words = next((match.expand(better) for match, better in matches if match), words)
         raise ConfigError(f"{source}{where}: {words}") from None
     except ReaderError as error:
         before = text[: error.position]
@@ -196,22 +179,20 @@ def _check_keys(node: Any, source: str) -> None:
         for key in node:
             if not isinstance(key, str):
                 line, column = node.lc.key(key)
-                text = f"a key must be a plain word; write {short(_plain(key))} in quotes if it is one"
+                text = f"a key must be a plain word; write {short(plain(key))} in quotes if it is one"
                 raise ConfigError(f"{source}:{line + 1}:{column + 1}: {text}")
     for inner in [*node.keys(), *node.values()] if isinstance(node, dict) else node if isinstance(node, list) else ():
         _check_keys(inner, source)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return the value without the types in which the YAML library keeps marks and styles."""
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+        return [plain(inner) for inner in value]
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), lambda value: value)
+    return kind(value)
 
 
 def dump(settings: dict[str, Any]) -> str:

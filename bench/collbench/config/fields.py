@@ -1,4 +1,4 @@
-"""Define the base of configuration models: the strict section, the types of its values, and its validation.
+"""Define the base of configuration models: the strict section, also of a package, types of values, and validation.
 
 In: values from YAML. Out: bytes, seconds, bytes per second, names that exist; or a ConfigError with all problems in the
 order of the file, each on one line with file, line, column, key, value and remedy. A validator raises ValueError with
@@ -7,9 +7,9 @@ the value and the allowed values, or `problem_at` for a value within its own; `v
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -28,16 +28,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from collbench.catalog import subgroups
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
-from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
-from collbench.catalog.metrics import METRICS
+from collbench.catalog.dtypes import DTYPES
 from collbench.catalog.variables import unfit, unknown
-from collbench.config.documents import Document, in_flow, short
+from collbench.config.documents import Document, in_flow, plain, short
 from collbench.config.names import allowed, near
 from collbench.model.errors import ConfigError
-from collbench.model.records import NAME_PATTERN, OPTIONS
+from collbench.model.records import NAME_PATTERN
 from collbench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: a wrong value, an unknown key, a missing key.
@@ -103,11 +101,31 @@ class Strict(BaseModel):
                 elif kind != "missing":
                     problems.append(_problem(path, VALUE, _in_words(details, field)))
                 elif path[-1] not in misspelt:
-                    text = f"missing; this key is required{_such_as(field)}"
-                    problems.append(_problem(path, MISSING, text))
+                    problems.append(_problem(path, MISSING, f"missing; this key is required{_such_as(field)}"))
         if problems or section is None:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         return section
+
+
+@dataclass(frozen=True)
+class PackageSection:
+    """A section that a package adds to a configuration."""
+
+    # Key of the section.
+    name: str
+    # Model of the content.
+    model: type[Strict]
+    # Description and example, for the documentation.
+    about: str
+    example: dict[str, Any]
+    # The operation that the section configures.
+    operation: str
+    # Content that the operation needs, in words; the message is "the operation X needs …".
+    needs: str
+    # Cases that the section measures, in words.
+    cases: str
+    # True if a budget divides time between these cases, too.
+    takes_budget: bool = False
 
 
 def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
@@ -117,16 +135,6 @@ def key(about: str, *examples: object, default: Any = ..., alias: str | None = N
     """
     extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
     return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
-
-
-def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False, more: str = "") -> Any:
-    """Declare the key of an option of cases, with the option's description and, by default, its default value.
-
-    more: text about the key that is not in the description of the option.
-    """
-    option = next(option for option in OPTIONS if option.name == name)
-    about = option.about[0].upper() + option.about[1:] + "." + more
-    return key(about, *examples, default=[option.default] if default is None else default, advanced=advanced)
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -179,16 +187,17 @@ def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
 def validate(model: type[Model], document: Document, **defaults: Any) -> Model:
     """Return the validated model, or raise ConfigError with a line per problem. defaults: values of absent keys."""
     try:
-        return model.model_validate({**defaults, **document.values})
+        return model.model_validate({**defaults, **plain(document.root)})
     except ValidationError as error:
         problems = error.errors(include_url=False)
     lines = []
     for problem in problems:
         path, kind = problem["loc"], problem["type"]
-        place = document.place(path[:-1] if kind == MISSING else path, kind == UNKNOWN or path[-1:] == ("[key]",))
-        keys = (*place.path, path[-1]) if kind == MISSING else place.path
+        at_key = kind == UNKNOWN or path[-1:] == ("[key]",)
+        keys, where, order = document.place(path[:-1] if kind == MISSING else path, at_key)
+        keys = (*keys, path[-1]) if kind == MISSING else keys
         name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
-        lines.append((place.order, ": ".join(filter(None, (place.where, name, problem["msg"])))))
+        lines.append((order, ": ".join(filter(None, (where, name, problem["msg"])))))
     ordered = list(dict.fromkeys(line for _, line in sorted(lines, key=lambda line: line[0])))
     # One line that says "1 more" would take as much room as the problem itself.
     if len(ordered) > MOST_LINES + 1:
@@ -217,6 +226,24 @@ class OneOf:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", "enum": list(self.names)}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Pydantic metadata of a union: the type that a value must have, so that a message is about one type only."""
+
+    # Returns the place of the type in the union, for a value.
+    of: Callable[[Any], int]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # The path of a problem contains these names, so they are no keys.
+        kinds = {f"({place})": handler.generate_schema(kind) for place, kind in enumerate(get_args(source))}
+        return core_schema.tagged_union_schema(kinds, lambda value: f"({int(self.of(value))})")
+
+
+SECOND_IF_TEXT = Branch(lambda value: isinstance(value, str))
+# Reads a default, too, which is then as a file has it.
+READ = Field(validate_default=True)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -273,16 +300,6 @@ WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
-ReduceOpName = Annotated[str, OneOf(tuple(REDUCE_OPS), "reduce op")]
-BufferPolicy = Annotated[str, OneOf(("rotate", "hot", "flush", "reused"), "buffer policy")]
-MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
-Placement = Annotated[str, OneOf(("usual", "in", "out", "copied"), "placement")]
-CallKind = Annotated[str, OneOf(("sync", "async"), "kind of call")]
-Alignment = Annotated[str, OneOf(("aligned", "unaligned"), "alignment")]
-Memory = Annotated[str, OneOf(("plain", "registered", "symmetric"), "kind of memory")]
-GroupsText = Annotated[str, AfterValidator(subgroups.check)]
-Root = Annotated[int, Field(ge=0)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 VariableValue = Annotated[str, BeforeValidator(_variable_value)]
-Scheduling = Annotated[str, OneOf(("normal", "batch", "rr"), "scheduling")]
 FaultKind = Annotated[str, OneOf(("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow"), "fault")]

@@ -6,11 +6,12 @@ docs/configuration.md is made from the descriptions and examples here.
 """
 
 import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from collbench.catalog import splits
 from collbench.catalog.backends import BACKENDS
@@ -18,25 +19,20 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.registry import PACKAGES
 from collbench.config import documents
 from collbench.config.fields import (
-    Alignment,
+    READ,
+    SECOND_IF_TEXT,
     BackendName,
-    BufferPolicy,
+    Branch,
     Bytes,
-    CallKind,
     DtypeName,
     FaultKind,
-    GroupsText,
     LongSeconds,
-    Memory,
-    MetricName,
+    Model,
     Name,
     OneOf,
     OperationName,
-    Placement,
+    PackageSection,
     Rate,
-    ReduceOpName,
-    Root,
-    Scheduling,
     Seconds,
     Several,
     Share,
@@ -45,14 +41,12 @@ from collbench.config.fields import (
     VariableValue,
     WorldSize,
     key,
-    of_option,
     problem_at,
     validate,
 )
-from collbench.config.section import PackageSection
-from collbench.model.records import OPTIONS
-
-Content = TypeVar("Content", bound=Strict)
+from collbench.config.options import with_options
+from collbench.model.divisions import Splits
+from collbench.model.records import OPTIONS, Variables
 
 # An hour of calls of 4 µs.
 MOST_ITERATIONS = 10**9
@@ -65,9 +59,7 @@ EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[
 
 
 # Sections that packages add.
-SECTIONS: tuple[PackageSection, ...] = tuple(
-    package.section.value for package in PACKAGES if package.section is not None
-)
+SECTIONS: list[PackageSection] = [package.section.value for package in PACKAGES if package.section is not None]
 
 
 class SizeRange(Strict):
@@ -155,13 +147,7 @@ class SplitsConfig(Strict):
         1,
         default=None,
     )
-    matrix: (
-        Annotated[
-            Annotated[list[list[Annotated[int, Field(ge=0)]]], Tag("rows")] | Annotated[str, Tag("file")],
-            Discriminator(lambda value: "file" if isinstance(value, str) else "rows"),
-        ]
-        | None
-    ) = key(
+    matrix: Annotated[list[list[Annotated[int, Field(ge=0)]]] | str, SECOND_IF_TEXT] | None = key(
         "Parts that each rank (row) sends to each rank, or the name of a CSV file that has them.",
         [[0, 3], [1, 2]],
         default=None,
@@ -177,17 +163,23 @@ class SplitsConfig(Strict):
             raise ValueError(f"name exactly one of {', '.join(self.LAWS)}, matrix")
         if chosen[0] in {"matrix", "distance"} and self.model_fields_set != {*chosen}:
             raise ValueError(f"a {chosen[0]} has no seed")
-        splits.parse(self.text)
+        self.parse()
         return self
 
-    @property
-    def text(self) -> str:
-        """Return the distribution as text that `splits` parses."""
+    def parse(self) -> Splits:
+        """Return the distribution as cases have it; raises ValueError."""
         if self.matrix is not None:
             rows = _matrix_of(self.matrix) if isinstance(self.matrix, str) else self.matrix
-            return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
+            return splits.parse("rows:" + ";".join(",".join(map(str, row)) for row in rows))
         kind = next(name for name in self.LAWS if getattr(self, name) is not None)
-        return f"{kind}:{getattr(self, kind):g}" + f":seed={self.seed}" * (self.seed > 0)
+        return splits.parse(f"{kind}:{getattr(self, kind):g}" + f":seed={self.seed}" * (self.seed > 0))
+
+
+Distribution = Annotated[
+    Annotated[str, OneOf(("even",), "distribution", EVEN_OTHERS), AfterValidator(lambda _: None)]
+    | Annotated[SplitsConfig, AfterValidator(SplitsConfig.parse)],
+    Branch(lambda value: not isinstance(value, str)),
+]
 
 
 def _matrix_of(path: str) -> list[list[int]]:
@@ -226,15 +218,24 @@ class FaultConfig(Strict):
     share: Share = key("Share of its own time by which slow makes each call longer.", "20%", default=0.05)
 
 
-def _without_name(schema: dict[str, Any]) -> None:
-    """Make `name` optional in the schema: its default is the name of the file."""
-    schema["required"].remove("name")
+def _combinations(env: dict[str, list[str]]) -> list[Variables]:
+    """Return every combination of values of the environment variables."""
+    assignments = [[(name, value) for value in values] for name, values in sorted(env.items())]
+    return [Variables(chosen) for chosen in itertools.product(*assignments)]
 
 
-class CoreConfig(Strict):
+@with_options(
+    OPTIONS,
+    **{section.name: (section.model | None, key(section.about, section.example, default=None)) for section in SECTIONS},
+)
+class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    model_config = ConfigDict(json_schema_extra=_without_name)
+    # The default of `name` is the name of the file.
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("name"))
+    if TYPE_CHECKING:  # keys from the table of options that code names
+        buffers: str
+        roots: list[int] | str
 
     name: Name = key("Part of the names of the results and plots folders. Without it, the name of the file.", "nightly")
     backends: Several[BackendName] = key(
@@ -251,37 +252,19 @@ class CoreConfig(Strict):
         default=[],
     )
     dtypes: Several[DtypeName] = key("Types of the elements.", ["float32", "bfloat16"], default=["float32"])
-    reduce_ops: Several[ReduceOpName] = of_option("reduce_op", ["sum", "max"])
-    sizes: Annotated[
-        Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
-        Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
-    ] = key(
+    sizes: Annotated[Several[Bytes] | SizeRange, Branch(lambda value: isinstance(value, dict | SizeRange))] = key(
         "Message sizes: a list, or {from, to, factor}, or {from, to, step}. Sections need none.",
         {"from": "4KiB", "to": "64MiB", "factor": 4},
         ["1MB", "10MB"],
         default=[],
     )
-    placements: Several[Placement] = of_option("placement", ["in", "out"], advanced=True)
-    calls: Several[CallKind] = of_option("call", ["sync", "async"], advanced=True)
-    roots: Annotated[
-        Annotated[Several[Root], Tag("list")]
-        | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
-        Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = of_option("root", [0, 1], "all", advanced=True, more=" With all, each in turn.")
-    groups: Several[GroupsText] = of_option("groups", ["world", "strided:2"], default=["world"], advanced=True)
     launches: Annotated[int, Field(ge=1, le=1000)] = key(
         "How many times all cases are measured, each time in new processes.", 8, default=3
     )
-    buffers: BufferPolicy = of_option("buffers", "hot", default="rotate")
     buffer_pool: Bytes = key("Memory of the pool, for each case and rank.", "256MiB", default=POOL_BYTES, advanced=True)
-    metrics: Several[MetricName] = of_option("metric", ["isolated", "pipelined"])
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = key(
         "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20, advanced=True
     )
-    scheduling: Annotated[
-        Annotated[Several[Scheduling], Tag("list")] | Annotated[Scheduling, Tag("one")],
-        Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
-    ] = of_option("scheduling", "batch", ["normal", "batch"], default="normal")
     budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
@@ -294,24 +277,13 @@ class CoreConfig(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = key(
         "Seed of the order and the data. Without it, each run has a new one and records it.", 1, default=None
     )
-    env: dict[VariableName, Several[VariableValue]] = key(
+    env: Annotated[dict[VariableName, Several[VariableValue]], AfterValidator(_combinations), READ] = key(
         "Environment variables of the ranks; `list variables` shows those that may be set. Each combination of values "
         "is measured in processes of its own.",
         {"NCCL_ALGO": ["Ring", "Tree"]},
         default={},
     )
-    memory: Several[Memory] = of_option("memory", ["plain", "registered"], advanced=True)
-    alignments: Several[Alignment] = of_option("alignment", ["aligned", "unaligned"], advanced=True)
-    splits: Annotated[
-        list[
-            Annotated[
-                Annotated[Annotated[str, OneOf(("even",), "distribution", EVEN_OTHERS)], Tag("even")]
-                | Annotated[SplitsConfig, Tag("uneven")],
-                Discriminator(lambda value: "even" if isinstance(value, str) else "uneven"),
-            ]
-        ],
-        Field(min_length=1),
-    ] = key(
+    splits: Annotated[list[Distribution], Field(min_length=1), READ] = key(
         f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
         ["even", {"zipf": 1.2}],
         default=["even"],
@@ -345,13 +317,13 @@ class CoreConfig(Strict):
         return needed
 
     @model_validator(mode="after")
-    def _check(self) -> "CoreConfig":
-        for section in self._sections:
+    def _check(self) -> "Config":
+        for section in (section for section in SECTIONS if getattr(self, section.name) is not None):
             if self.budget is not None and not section.takes_budget:
                 raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
             if set(self.operations) <= {section.operation}:
                 own = OPERATIONS[section.operation]
-                collective_keys = {option.key for option in OPTIONS if option.key and not own.has(option)}
+                collective_keys = {option.key.name for option in OPTIONS if option.key and not own.has(option)}
                 for key in sorted(self.model_fields_set & (collective_keys | {"metrics", "pipeline_depth", "sizes"})):
                     raise problem_at((key,), f"{section.cases} do not have this key, and are the only operation")
         for index, fault in enumerate(self.faults):
@@ -363,38 +335,14 @@ class CoreConfig(Strict):
                 raise problem_at(("faults", index, "do"), why)
         return self
 
-    @property
-    def _sections(self) -> list[PackageSection]:
-        """Return the sections that the file has."""
-        return [section for section in SECTIONS if getattr(self, section.name) is not None]
-
-    def section(self, model: type[Content]) -> Content | None:
+    def section(self, model: type[Model]) -> Model | None:
         """Return the section of this type; None if the file has none."""
-        values = (getattr(self, section.name) for section in self._sections)
-        return next((value for value in values if isinstance(value, model)), None)
-
-    @property
-    def split_texts(self) -> list[str]:
-        """Return each distribution as text that `splits` parses; empty text means even."""
-        return ["" if isinstance(split, str) else split.text for split in self.splits]
+        return next((value for _, value in self if isinstance(value, model)), None)
 
     @property
     def size_list(self) -> list[int]:
         """Return the message sizes in bytes."""
         return self.sizes.expand() if isinstance(self.sizes, SizeRange) else list(self.sizes)
-
-
-if TYPE_CHECKING:
-    Config = CoreConfig
-else:  # with the sections of the packages
-    Config = create_model(
-        "Config",
-        __base__=CoreConfig,
-        **{
-            section.name: (section.model | None, key(section.about, section.example, default=None))
-            for section in SECTIONS
-        },
-    )
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────

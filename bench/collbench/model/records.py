@@ -139,18 +139,61 @@ class Demands:
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
-def option(
-    default: Any,
-    about: str,
-    words: str | Callable[[Any], str] = "{}",
-    key: str = "",
-    of: str = "",
-    needs_processes: bool = False,
-    first: bool = False,
-) -> Any:
-    """Declare a field of a case that is an option, with its row in the table of options; see `Option`."""
-    row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes, "first": first}
-    return field(default=default, metadata=row)
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """The key of a configuration that lists values of an option; without a name, the plan sets the value."""
+
+    name: str = ""
+    # Examples of what is written behind the key; the first one is in messages, too.
+    examples: tuple[object, ...] = ()
+    # Behind it is a list of values, one value, either of them, or all: a list, or the word `all` for every rank.
+    takes: Literal["list", "one", "either", "all"] = "list"
+    # Word for a value in messages; empty: the name of the option.
+    noun: str = ""
+    # True if few users need the key.
+    advanced: bool = False
+    # Key behind which it stands in the documentation; empty: behind the key of the option before.
+    after: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table of options: an optional field of `Case`."""
+
+    name: str
+    default: Any
+    # Meaning of the option.
+    about: str
+    # Format in which people read a value, or a function that writes it.
+    words: str | Callable[[Any], str] = "{}"
+    key: ConfigKey = ConfigKey()
+    # Names that the value may have; a text without them is a name in the catalogue's table of the option.
+    names: tuple[str, ...] = ()
+    # Property of the operations that have the option (`catalog.operation.Operation`); empty if all have it.
+    of: str = ""
+    # True if cases with different values cannot share processes.
+    needs_processes: bool = False
+    # True if labels name the value directly after the operation.
+    first: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Return the meaning of the option as a sentence."""
+        return f"{self.about[0].upper()}{self.about[1:]}."
+
+    def in_words(self, value: Any) -> str:
+        """Return a value in words for people; empty if the value is None."""
+        if value is None:
+            return ""
+        return self.words(value) if callable(self.words) else self.words.format(value)
+
+
+def option(default: Any, about: str, words: str | Callable[[Any], str] = "{}", **row: Any) -> Any:
+    """Declare a field of a case that is an option, with its row in the table of options. row: fields of `Option`."""
+    return field(default=default, metadata={"about": about, "words": words, **row})
 
 
 def _by_operation(base: type, source: Any, handler: Any) -> Any:
@@ -232,45 +275,53 @@ class Case:
     world_size: int
     dtype: str
     size_bytes: int
-    reduce_op: str = option("sum", "how elements are combined", key="reduce_ops", of="reduces")
+    reduce_op: str = option(
+        "sum",
+        "how elements are combined",
+        key=ConfigKey("reduce_ops", (["sum", "max"],), after="dtypes"),
+        of="reduces",
+    )
     buffers: str = option(
         "rotate",
         "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or "
         "those of a pool, never refilled, as in nccl-tests (reused; where sums grow, separate calls are checked)",
         "{} buffers",
-        key="buffers",
+        key=ConfigKey("buffers", ("hot",), "one", "buffer policy", after="launches"),
+        names=("rotate", "hot", "flush", "reused"),
         of="pooled",
     )
     metric: str = option(
         "isolated",
         "what an iteration times: one call (isolated), the first call of a new group (first), calls back to back "
         "(pipelined), or these in a CUDA graph (graph)",
-        key="metrics",
+        key=ConfigKey("metrics", (["isolated", "pipelined"],), after="buffer_pool"),
     )
     scheduling: str = option(
         "normal",
         "how ranks are scheduled: as usual (normal), under real-time round robin (rr), or with gloo's threads for the "
         "network under SCHED_BATCH, so that they preempt no thread when they wake (batch)",
-        "{}",
-        key="scheduling",
+        key=ConfigKey("scheduling", ("batch", ["normal", "batch"]), "either", after="pipeline_depth"),
+        names=("normal", "batch", "rr"),
         needs_processes=True,
     )
     depth: int = option(1, "number of calls, or of steps, back to back")
     placement: str = option(
         "usual",
         "where results go: in place, out of place, as is usual for the operation, or the other way by a copy: copied",
-        key="placements",
+        key=ConfigKey("placements", (["in", "out"],), advanced=True, after="sizes"),
+        names=("usual", "in", "out", "copied"),
     )
     call: str = option(
         "sync",
         "kind of call: sync, or async, which returns a handle; the timed region ends when waiting for it does",
-        key="calls",
+        key=ConfigKey("calls", (["sync", "async"],), noun="kind of call", advanced=True),
+        names=("sync", "async"),
     )
     root: int = option(
         0,
         "root of an operation that has one",
         "root {}",
-        key="roots",
+        key=ConfigKey("roots", ([0, 1], "all"), "all", advanced=True),
         of="rooted",
     )
     groups: Division = option(
@@ -278,12 +329,12 @@ class Case:
         "which ranks call together: world, or contiguous:K or strided:K for groups of K ranks; with :serial behind it, "
         "one group calls after the other",
         "groups {}",
-        key="groups",
+        key=ConfigKey("groups", (["world", "strided:2"],), advanced=True),
     )
     settings: Variables = option(
         Variables(),
         "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL",
-        key="env",
+        key=ConfigKey("env"),
         needs_processes=True,
     )
     memory: str = option(
@@ -291,7 +342,8 @@ class Case:
         "where buffers come from: torch (plain), NCCL, which allocates and registers them (registered), or windows at "
         "the same place on all ranks (symmetric)",
         "{} memory",
-        key="memory",
+        key=ConfigKey("memory", (["plain", "registered"],), noun="kind of memory", advanced=True),
+        names=("plain", "registered", "symmetric"),
         needs_processes=True,
     )
     oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
@@ -299,15 +351,16 @@ class Case:
         "aligned",
         "where buffers begin: at multiples of 512 bytes (aligned), or one element further (unaligned)",
         "{} buffers",
-        key="alignments",
+        key=ConfigKey("alignments", (["aligned", "unaligned"],), advanced=True),
+        names=("aligned", "unaligned"),
         of="pooled",
     )
     splits: Splits | None = option(
         None,
         "how an all-to-all divides what each rank sends, such as zipf:1.2; empty: evenly",
         "parts {}",
-        "splits",
-        "splits",
+        key=ConfigKey("splits"),
+        of="splits",
     )
     own: OwnOptions = OwnOptions()
 
@@ -351,38 +404,10 @@ class Case:
         return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A row of the table of options: an optional field of `Case`."""
-
-    name: str
-    default: Any
-    # Meaning of the option.
-    about: str
-    # Format in which people read a value, or a function that writes it.
-    words: str | Callable[[Any], str]
-    # Key under which a configuration lists values of the option; empty if the plan sets the value.
-    key: str
-    # Property of the operations that have the option (`catalog.operation.Operation`); empty if all have it.
-    of: str
-    # True if cases with different values cannot share processes.
-    needs_processes: bool
-    # True if labels name the value directly after the operation.
-    first: bool
-
-    def in_words(self, value: Any) -> str:
-        """Return a value in words for people; empty if the value is None."""
-        if value is None:
-            return ""
-        return self.words(value) if callable(self.words) else self.words.format(value)
-
-
-def _options_in(kind: Any) -> tuple[Option, ...]:
-    return tuple(Option(item.name, item.default, **item.metadata) for item in fields(kind) if item.metadata)
-
-
 # The table of options in a type: `Case`, or a subclass of `OwnOptions`.
-options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(_options_in)
+options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(
+    lambda kind: tuple(Option(item.name, item.default, **item.metadata) for item in fields(kind) if item.metadata)
+)
 OPTIONS = options_in(Case)
 CASE_FIELDS = frozenset(item.name for item in fields(Case))
 

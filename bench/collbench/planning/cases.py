@@ -5,7 +5,7 @@ In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as a no
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,10 @@ from collbench.catalog.metrics import METRICS, ONE_BY_ONE
 from collbench.catalog.operation import Operation
 from collbench.catalog.variables import SHARED_GPU
 from collbench.config.models import Config
+from collbench.config.options import ALL, values_of
 from collbench.model.divisions import WORLD
 from collbench.model.notices import Kind, Notice
-from collbench.model.records import OPTIONS, Case, Machine, Option, Variables
+from collbench.model.records import OPTIONS, Case, Machine
 from collbench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
 # Memory of a rank apart from the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
@@ -41,13 +42,12 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     products = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in products:
         shared = oversubscribed(config, machine, backend, n)
-        for chosen in option_values(config, operation, n):
-            if operation.paired or operation.startup:
-                chosen["metric"] = ONE_BY_ONE
+        metric = ONE_BY_ONE if operation.paired or operation.startup else None
+        for chosen in option_values(config, operation, n, metric):
             depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
             # `roots: all` gives the ranks of the world; a group has only the first of these roots.
-            if config.roots != "all" or case.root < ranks_together(case):
+            if config.roots != ALL or case.root < ranks_together(case):
                 case = _whole_pieces(collectives.usual(case))
                 distinct.setdefault(case.key, case)
     return distinct.values()
@@ -75,27 +75,19 @@ def oversubscribed(config: Config, machine: Machine, backend: str, world_size: i
     return config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and world_size > machine.gpus
 
 
-def option_values(config: Config, operation: Operation, world_size: int) -> Iterable[dict[str, Any]]:
-    """Yield every combination of the values that a configuration lists for the options of an operation."""
+def option_values(
+    config: Config, operation: Operation, world_size: int, metric: str | None = None
+) -> Iterable[dict[str, Any]]:
+    """Yield every combination of the values that a configuration lists for the options of an operation.
+
+    metric: the only metric of the operation; None: those of the configuration.
+    """
     options = [option for option in OPTIONS if option.key and operation.has(option)]
-    for values in itertools.product(*(values_of(config, option, world_size) for option in options)):
-        yield {option.name: value for option, value in zip(options, values, strict=True)}
-
-
-def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
-    """Return the values that a configuration lists for an option."""
-    if option.name == "settings":
-        # Every combination of values of the environment variables.
-        assignments = [[(name, value) for value in values] for name, values in sorted(config.env.items())]
-        return [Variables(chosen) for chosen in itertools.product(*assignments)]
-    if option.name == "splits":
-        return [splits.parse(text) if text else None for text in config.split_texts]
-    if option.name == "groups":
-        return [subgroups.parse(text) for text in config.groups]
-    if option.name == "root" and config.roots == "all":
-        return range(world_size)
-    values = getattr(config, option.key)
-    return values if isinstance(values, list) else [values]
+    values = {option.name: values_of(config, option, world_size) for option in options}
+    if metric is not None:
+        values["metric"] = [metric]
+    for chosen in itertools.product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
 
 
 def _whole_pieces(case: Case) -> Case:

@@ -103,7 +103,7 @@ def _check_case(case: Case) -> None:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench does not have this value")
     if type(case.own) is not OPERATIONS[case.op].own:
         raise ValueError(f"own: options of {case.own.operation or 'no operation'} in a case of {case.op}")
-    subgroups.check(str(case.groups))
+    subgroups.parse(str(case.groups))
     if case.splits is not None:
         splits.parse(str(case.splits))
     limits = {

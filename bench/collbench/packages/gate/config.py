@@ -14,28 +14,28 @@ Published tables (`configs/expected/`) name their hardware, and apply to no othe
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model, model_validator
 
+from collbench.catalog import splits
+from collbench.catalog.metrics import METRICS
 from collbench.config import documents
 from collbench.config.fields import (
     BackendName,
     Bytes,
     DtypeName,
-    MetricName,
+    OneOf,
     OperationName,
     Rate,
-    Root,
-    Scheduling,
     Share,
     Strict,
     key,
     problem_at,
     validate,
 )
-from collbench.config.models import Config
-from collbench.model.records import OPTIONS, Option
+from collbench.config.options import type_of
+from collbench.model.records import OPTIONS, Option, Variables
 from collbench.model.units import MOST_RANKS
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
@@ -43,30 +43,30 @@ DEFAULT_TOLERANCE = 0.1
 # Options that may have any value in a case if the line does not name them. For all other options, a line that does not
 # name them means the default.
 OPEN = ("reduce_op", "buffers")
+
+
+def _variables(text: str) -> Variables:
+    pairs = (setting.partition("=") for setting in text.split())
+    return Variables(tuple((name, value) for name, _, value in pairs))
+
+
 # Options with another syntax in a line than in a configuration: type and example of a value.
 WRITTEN: dict[str, tuple[Any, object]] = {
-    "root": (Root, 1),
-    "scheduling": (Scheduling, "batch"),
-    "settings": (str, "NCCL_ALGO=Ring"),
-    "splits": (str, "zipf:1.2"),
+    "settings": (Annotated[str, AfterValidator(_variables)], "NCCL_ALGO=Ring"),
+    "splits": (Annotated[str, AfterValidator(lambda text: splits.parse(text) if text else None)], "zipf:1.2"),
 }
 
 
 def _option(option: Option) -> Any:
     """Return type and description of an option, with the values that its key in a configuration accepts."""
-    setting = Config.model_fields[option.key]
-    written, example = WRITTEN.get(option.name, (None, None))
-    if written is None:
-        several = get_args(setting.annotation)
-        written = several[0] if several else Annotated[setting.annotation, *setting.metadata]
-        (example, *_) = setting.examples or (None,)
+    if option.name in WRITTEN:
+        written, example = WRITTEN[option.name]
+    else:
+        written, (example, *_) = type_of(option), option.key.examples
         example = example[-1] if isinstance(example, list) else example
-    about = f"{option.about[0].upper()}{option.about[1:]}."
     if option.name in OPEN:
-        return written | None, key(f"{about} Without it, any.", example, default=None)
-    # Values that are objects in a case are text in a line.
-    default = option.default if isinstance(option.default, int | float | str) else str(option.default or "")
-    return written, key(about, example, default=default)
+        return written | None, key(f"{option.sentence} Without it, any.", example, default=None)
+    return written, key(option.sentence, example, default=option.default)
 
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class Expectation(Strict):
     fabric: str | None = key("The network; `check TABLE:NETWORK` chooses by a word of it.", "NVLink", default=None)
     dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
     size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
-    metric: MetricName = key("What an iteration times, as in `metrics`.", "pipelined", default="isolated")
+    metric: Annotated[str, OneOf(tuple(METRICS), "metric")] = key(
+        "What an iteration times, as in `metrics`.", "pipelined", default="isolated"
+    )
     busbw: Rate = key("The bus bandwidth that is expected.", "430 GB/s")
     tolerance: Share | None = key(
         "Share by which the bandwidth may fall short. Without it, that of the file.", "5%", default=None
@@ -126,7 +128,7 @@ class Expectation(Strict):
 def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
     first: list[dict[str, object]] = []
     for index, line in enumerate(lines):
-        case = line.model_dump(exclude={"busbw", "tolerance", "source"})
+        case = {name: value for name, value in line if name not in {"busbw", "tolerance", "source"}}
         if case in first:
             text = f"line {index + 1} of 'expect' repeats line {first.index(case) + 1}: keep one of them"
             raise problem_at((index,), text)

@@ -1,7 +1,6 @@
 """Define the section `replay` of a configuration: the files of a recorded job."""
 
-from collbench.config.fields import Several, Strict, key
-from collbench.config.section import PackageSection
+from collbench.config.fields import PackageSection, Several, Strict, key
 from collbench.packages.replay.replayed_calls import NAME
 
 

@@ -82,8 +82,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
     for backend, n in worlds(config, machine):
         replayed = replay(kept[NAME], backend, n)
         shared = oversubscribed(config, machine, backend, n)
-        for options in option_values(config, operation, n):
-            options["metric"] = ONE_BY_ONE
+        for options in option_values(config, operation, n, ONE_BY_ONE):
             case = case_of(replayed, Case(NAME, backend, n, BYTES.name, 0, oversubscribed=shared, **options))
             cases[case.key], replays[str(recording_in(case))] = case, replayed
 

@@ -8,12 +8,15 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from collbench.config.fields import (
+    SECOND_IF_TEXT,
+    Branch,
     Bytes,
     OneOf,
+    PackageSection,
     Seconds,
     Several,
     Share,
@@ -23,7 +26,6 @@ from collbench.config.fields import (
     unknown_keys,
 )
 from collbench.config.names import allowed
-from collbench.config.section import PackageSection
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import EXAMPLE as SIZES
 from collbench.packages.training.catalog.presets import PRESETS, find
@@ -75,11 +77,8 @@ class ImportedModel(Strict):
     )
 
 
-def _kind_of_model(value: Any) -> str:
-    """Return the tag of a branch of `ModelName`. No tag equals a key, because the paths of problems contain both."""
-    if isinstance(value, dict):
-        return "own" if "import" in value else "by shape"
-    return "by shape" if isinstance(value, ShapeSection) else "by name"
+def _kind_of_model(value: Any) -> int:
+    return (2 if "import" in value else 1) if isinstance(value, dict) else isinstance(value, ShapeSection)
 
 
 def _strategy(value: Any) -> Any:
@@ -139,10 +138,10 @@ Caps = Annotated[
     OneOrSeveral(),
 ]
 ModelName = Annotated[
-    Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
-    | Annotated[ShapeSection, Tag("by shape")]
-    | Annotated[Annotated[ImportedModel, AfterValidator(lambda model: model.import_)], Tag("own")],
-    Discriminator(_kind_of_model),
+    Annotated[str, AfterValidator(_model)]
+    | ShapeSection
+    | Annotated[ImportedModel, AfterValidator(lambda model: model.import_)],
+    Branch(_kind_of_model),
 ]
 
 
@@ -159,11 +158,7 @@ class StrategySection(Strict):
         default=None,
     )
     buckets: (
-        Annotated[
-            Annotated[list[Bytes], Tag("sizes")]
-            | Annotated[Annotated[str, OneOf(tuple(CALLED), "choice of buckets", A_LIST)], Tag("chosen")],
-            Discriminator(lambda value: "chosen" if isinstance(value, str) else "sizes"),
-        ]
+        Annotated[list[Bytes] | Annotated[str, OneOf(tuple(CALLED), "choice of buckets", A_LIST)], SECOND_IF_TEXT]
         | None
     ) = key(
         "Sizes of the buckets. For a shape, `advised` uses those of the best cap and `torch` those of torch's default.",

@@ -13,13 +13,12 @@ from types import MappingProxyType
 import numpy as np
 
 from collbench.analyze.sessions import Place
-from collbench.catalog import splits, subgroups
 from collbench.catalog.collectives import busbw
 from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
-from collbench.model.records import OPTIONS, Case, Variables
+from collbench.model.records import OPTIONS, Case
 from collbench.model.units import counted
 from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
 from collbench.packages.gate.config import OPEN, Expectation, Expectations
@@ -276,9 +275,5 @@ def _case(line: Expectation) -> Case:
     """Return the case that a line describes; fields that it leaves out have their defaults."""
     named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
     options = {name: value for name, value in named if value is not None}
-    pairs = (setting.partition("=") for setting in options.get("settings", "").split())
-    options["settings"] = Variables(tuple((name, value) for name, _, value in pairs))
-    options["groups"] = subgroups.parse(options["groups"])
-    options["splits"] = splits.parse(options["splits"]) if options["splits"] else None
     ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
     return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

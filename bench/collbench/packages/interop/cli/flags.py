@@ -52,7 +52,7 @@ _SPLIT = re.compile(
     r"\s*(?:0x[\da-f]+|0b[01]+|0|[1-9]\d*)",
     re.IGNORECASE,
 )
-# Largest number of back-to-back calls in a configuration (`config.models.CoreConfig.pipeline_depth`).
+# Largest number of back-to-back calls in a configuration (`config.models.Config.pipeline_depth`).
 DEEPEST = 1000
 # Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20

@@ -18,7 +18,7 @@ from collbench.catalog.dtypes import DTYPES
 from collbench.config.models import Config
 from collbench.model.notices import Kind, Notice
 from collbench.model.projection import grouped
-from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
+from collbench.model.records import Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
 from collbench.packages.training.catalog.strategies import kind, reference_of, unsupported
@@ -40,7 +40,7 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
     with_strategy,
 )
-from collbench.planning.cases import unsupported_here, values_of, worlds
+from collbench.planning.cases import option_values, oversubscribed, unsupported_here, worlds
 from collbench.planning.parts import Expansion, PlanningPart
 
 # Dtypes that models are trained in.
@@ -97,21 +97,11 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
     )
 
 
-def _ways(config: Config) -> list[dict[str, Any]]:
-    """Return every combination of the options of steps that apply to the process: scheduling, environment variables."""
-    step = OPERATIONS[TRAINING_STEP]
-    options = [option for option in OPTIONS if option.key and step.has(option) and option.name != "metric"]
-    names = [option.name for option in options]
-    return [
-        dict(zip(names, values, strict=True))
-        for values in product(*(values_of(config, option, 0) for option in options))
-    ]
-
-
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
-    """Yield every combination of model, backend, link, dtype, world size, and process options (`_ways`)."""
+    """Yield every combination of model, backend, link, dtype, world size, and options of the process."""
+    ways = [*option_values(config, OPERATIONS[TRAINING_STEP], 0, "pipelined")]
     for model, (backend, ranks), link, dtype, process_options in product(
-        section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
+        section.models, worlds(config, machine), section.links, config.dtypes, ways
     ):
         # A model given by its sizes, or imported, is represented by its name here.
         by_shape = model if isinstance(model, ShapeSection) else None
@@ -121,8 +111,8 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             ranks,
             dtype,
             0,
-            metric="pipelined",
             depth=section.steps,
+            oversubscribed=oversubscribed(config, machine, backend, ranks),
             own=StepOptions(
                 model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
                 batch=section.batch,
@@ -135,8 +125,6 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             ),
             **process_options,
         )
-        if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
-            case = replace(case, oversubscribed=True)
         emulated = None if link == REAL_LINK else Link(*parse_link(link))
         shape = shape_of(by_shape.shape, by_shape.backward, dtype) if by_shape else None
         yield Scenario(case, emulated, shape)
