@@ -143,7 +143,7 @@ def test_a_disturbed_block_costs_its_own_strategy_only():
     assert by_name["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
 
 
-@pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (-1.0, 0)])
+@pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (None, 0)])
 def test_the_plan_sets_how_much_others_may_use_and_blocks_of_unknown_share_count(share, dropped):
     run = run_of({}, launches=1, foreign=lambda strategy, number: share if strategy == FLAT and number < 6 else 0.0)
     scenario, by_name = analyzed(run)

@@ -115,8 +115,10 @@ def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     }
     calm = {
         case: {
-            # If blocks do not record the CPU use of other processes, no block is disturbed.
-            launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= most
+            # Where the CPU use of other processes is unknown, no block is disturbed.
+            launch: np.array(
+                [share is None or share <= most for share in timed.foreign_cpu] or [True] * len(timed.duration_ns)
+            )
             for launch, timed in launches.items()
         }
         for case, launches in timings.items()
