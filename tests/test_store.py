@@ -131,7 +131,7 @@ def test_a_reason_of_another_version_is_refused(run):
 def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
     why = notice(TurnNotice.BOTH_MEMORY, needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
     state = AbState(0.05, 60.0, False, "3", 1, why)
-    assert encoding.ab_from_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state
+    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):

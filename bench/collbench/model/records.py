@@ -15,9 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le
+
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.facts import ImportFacts, Manifest, Session
 from collbench.model.notices import Notice
+from collbench.model.units import MOST_ELEMENTS, MOST_RANKS
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from collections.abc import Callable, Sequence
@@ -29,6 +32,10 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
+# A number of elements or bytes.
+Amount = Annotated[int, Ge(0), Le(MOST_ELEMENTS)]
+# A number of things of which there is at least one.
+Count = Annotated[int, Gt(0), Le(MOST_ELEMENTS)]
 
 
 # ── how records are stored ───────────────────────────────────────────────────────────────────────
@@ -242,9 +249,9 @@ class Case:
 
     op: str
     backend: str
-    world_size: int
+    world_size: Annotated[int, Gt(0), Le(MOST_RANKS)]
     dtype: str
-    size_bytes: int
+    size_bytes: Amount
     reduce_op: str = option("sum", "how elements are combined", key="reduce_ops", of="reduces")
     buffers: str = option(
         "rotate",
@@ -279,7 +286,7 @@ class Case:
         "kind of call: sync, or async, which returns a handle; the timed region ends when waiting for it does",
         key="calls",
     )
-    root: int = option(
+    root: Annotated[int, Ge(0)] = option(
         0,
         "root of an operation that has one",
         "root {}",
@@ -324,7 +331,7 @@ class Case:
     )
     own: OwnOptions = OwnOptions()
 
-    asked_bytes: int = field(default=0, compare=False)
+    asked_bytes: Amount = field(default=0, compare=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -551,6 +558,14 @@ class Ending:
     pairs: int
 
 
+class Undecided(StrEnum):
+    """The exit code of a comparison without a decision: 0, 1 or 3."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    THREE = "3"
+
+
 @dataclass(slots=True)
 class AbState:
     """The request and the progress of `ab`. The manifest stores them after each look."""
@@ -558,14 +573,13 @@ class AbState:
     min_change: float
     budget_s: float
     each: bool
-    # Exit code if nothing was decided: pass, fail or 3.
-    undecided: str
+    undecided: Undecided
     seed: int
     # Reason why launches of A and B alternate; None if the ranks of A and B take turns.
     alternate: Notice | None = None
     spent_s: float = 0.0
     # For each look, the number of pairs and the share of the budget that was spent then.
-    looks: list[tuple[int, float]] = field(default_factory=list)
+    looks: list[tuple[Count, Annotated[float, Ge(0), Le(1)]]] = field(default_factory=list)
     # The look that named a change; the same number of fresh pairs follows. None before such a look.
     decided: Ending | None = None
     # None before the end.
@@ -624,10 +638,10 @@ class Timings:
     # rank's device was ready. Then all ranks begin together. The rank that waited 0 came last.
     wait_ns: Integers | None = None
     # Number of calls back to back in one iteration.
-    calls: int = 1
+    calls: Count = 1
     # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is
     # unknown, as in runs of earlier versions.
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[Count, ...] = ()
     # Name of a part of an iteration → its nanoseconds, as arrays whose first axes are iterations and ranks. The package
     # of the operation chooses the names; most operations have none.
     inner_ns: dict[str, Integers] = field(default_factory=dict)

@@ -33,8 +33,7 @@ def notices_of(manifest: Manifest) -> list[Notice]:
     for package in PACKAGES if kept else ():
         for kinds in package.kinds:
             _ = kinds.value  # loads them
-    notices: list[Notice] = validated(list[Notice], kept)
-    return notices
+    return validated(list[Notice], kept)
 
 
 def environment_of(data: list[Any]) -> list[Session]:

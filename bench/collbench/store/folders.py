@@ -300,7 +300,7 @@ class RunFolder:
         from collbench.store import encoding  # as above
 
         with _naming_damage(f"{self.path / MANIFEST}: ab:"):
-            return encoding.ab_from_json(self.manifest.get("ab") or {})
+            return encoding.validated(AbState, self.manifest.get("ab") or {})
 
     @functools.cached_property
     def plans(self) -> dict[str, Plan]:
