@@ -323,12 +323,11 @@ class RunFolder:
         if not (self.path / SAMPLES).exists():
             remedy = f"collbench resume {self.path} measures it"
             raise StoreError(f"{self.path}: it has no {SAMPLES}, so it contains no measurement: {remedy}")
-        starts = [_start_of(side) if side else b"" for side in self._letters]
-        contents = _read_lines(self.path / SAMPLES, encoding.samples_from_line, starts)
+        contents = _read_lines(self.path / SAMPLES, encoding.samples_from_line, self._letters)
         sessions = _read_json(self.path / ENVIRONMENT, list)
         with _naming_damage(f"{self.path / ENVIRONMENT}:"):
             environment = facts.environment_of(sessions)
-        return {side: self._run(side, environment, *lines) for side, lines in zip(self._letters, contents, strict=True)}
+        return {side: self._run(side, environment, *lines) for side, lines in contents.items()}
 
     @property
     def run(self) -> Run:
@@ -475,36 +474,34 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_lines(
-    path: Path, samples_from_line: Callable[[bytes], Samples], starts: Sequence[bytes]
-) -> list[tuple[list[Samples], list[Notice]]]:
-    """Return, for each of `starts`, the samples in the lines that begin with it, and a notice per damaged line.
+    path: Path, samples_from_line: Callable[[bytes], Samples], sides: Sequence[str]
+) -> dict[str, tuple[list[Samples], list[Notice]]]:
+    """Return, for each side, the samples in its lines, and a notice per damaged line. The side "" has all lines.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     """
-    contents: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
+    contents: dict[str, tuple[list[Samples], list[Notice]]] = {side: ([], []) for side in sides}
+    starts = {side: _start_of(side) if side else b"" for side in sides}
     # Garbage collection is off: searching the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
-        with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        with naming(path), open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    for _, damaged in contents:
+                    for _, damaged in contents.values():
                         damaged.append(notice(RunNotice.TORN_LINE))
                     break
-                start = next((start for start in starts if line.startswith(start)), None)
-                if start is None:
-                    continue
-                samples, damaged = contents[starts.index(start)]
-                try:
-                    with _naming_damage(f"{path}: line {number}:"):
-                        samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
-                except StoreError as error:
-                    damaged.append(notice(RunNotice.DAMAGED_LINE, error=str(error)))
-    except OSError as error:
-        raise StoreError(f"{path}: {reason_of(error)}") from None
+                for side, start in starts.items():
+                    if line.startswith(start):
+                        samples, damaged = contents[side]
+                        try:
+                            with _naming_damage(f"{path}: line {number}:"):
+                                samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
+                        except StoreError as error:
+                            damaged.append(notice(RunNotice.DAMAGED_LINE, error=str(error)))
     finally:
         gc.enable()
-    for _, damaged in contents:
+    for _, damaged in contents.values():
         if (more := len(damaged) - MOST_DAMAGED) > 0:
             damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
     return contents
