@@ -15,9 +15,10 @@ from itertools import compress
 import numpy as np
 
 from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
+from collbench.analyze.comparability import differing_facts, machine_of
 from collbench.analyze.parts import exposed_of, parts
 from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
-from collbench.analyze.sessions import differences, facts_of, is_virtual, machine_of
+from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
 from collbench.catalog.collectives import ALL_OPTIONS
 from collbench.model.comparisons import (
@@ -150,7 +151,7 @@ def compare(
         min_change=min_change,
         virtual=is_virtual(before),
         changes=tuple(changes),
-        differences=differences(facts_of(before), facts_of(after)),
+        differences=differing_facts(before, after),
         only_before=only_before,
         only_after=(*failed_before, *only_after),
         lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from collbench.analyze.comparability import session_changes
+from collbench.analyze.comparability import differing_facts, session_changes
 from collbench.analyze.compare import absences, disturbed
 from collbench.analyze.parts import exposed_of, samples_that_count
 from collbench.analyze.round_series import estimate
-from collbench.analyze.sessions import differences, facts_of, is_virtual
+from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import headlines
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from collbench.model.comparisons import (
@@ -317,7 +317,7 @@ def compare_sides(
         verdict=verdicts.gravest(shown.verdicts, shown.whole, each) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),
-        differences=differences(facts_of(a), facts_of(b)),
+        differences=differing_facts(a, b),
         only_before=tuple(Unpaired(case.case, case.case, *not_b(case.case)) for case in only_a),
         only_after=(
             *(Unpaired(case.b.case, case.a.case, *not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
