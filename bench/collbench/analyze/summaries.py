@@ -107,11 +107,10 @@ def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
     case, timed, series, means = tried.case, tried.timed, tried.series, tried.means
     if not tried.good:
         return {"case": case, "launches": 0, "iterations": 0, "time_s": None, "failures": tried.failures}
-    if len(means) > 1:
-        time_s = intervals.of_launches(means, scatter)
+    if len(timed) == 1:
+        time_s = intervals.of_one_launch(series[0], timed[0].blocks)
     else:
-        alone = intervals.without_interval
-        time_s = intervals.of_one_launch(series[0], timed[0].blocks) if timed else alone(float(means[0]))
+        time_s = intervals.of_launches(means, scatter)
     headline = {
         "case": case,
         "launches": len(means),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from collbench import __version__
 from collbench.cli.app import RESULTS, Quiet, Sets, configs
 from collbench.cli.comparison import IfUndecided, conclude_sides, exit_code, share
 from collbench.cli.job import run_task
@@ -151,7 +150,6 @@ def _create(
         say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)
     facts = {
         "argv": list(argv),
-        "collbench": __version__,
         "sides": {letter: asdict(side) for letter, side in sides.items()},
         "ab": asdict(state),
     }

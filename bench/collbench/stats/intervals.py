@@ -85,7 +85,12 @@ LOGNORMAL = LaunchScatter()
 
 
 def of_launches(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
-    """Return the interval over launches: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`."""
+    """Return the interval over launches: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`.
+
+    One launch has none: its between-launch variance is unknown.
+    """
+    if len(means) == 1:
+        return without_interval(float(means[0]))
     if len(means) >= FEWEST_OVER_LAUNCHES:
         return launch_interval(means, scatter)
     center = float(np.exp(np.mean(np.log(means)))) if np.all(means > 0) else float(np.mean(means))

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
+from collbench import __version__
 from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import ForeignError, StoreError, damaged_json, reason_of
 from collbench.model.facts import Session
@@ -62,8 +63,8 @@ def create(
     """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
     output: must not exist, or be an empty folder; the manifest then names it, too. facts: content of the manifest in
-    addition to schema, name, times and status (command line, version, commit). kept: name of a package → its data for
-    the folder.
+    addition to schema, name, version, times and status, such as the command line. kept: name of a package → its data
+    for the folder.
     """
     from collbench.store import encoding  # here: it loads pydantic, which `list` does not need
 
@@ -83,7 +84,7 @@ def create(
             write(path / package.kept.name, package.kept.to_text(kept[package.name]))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
-    manifest = {"schema": SCHEMA, "name": plan.name, **facts}
+    manifest = {"schema": SCHEMA, "name": plan.name, "collbench": __version__, **facts}
     started = now.isoformat(timespec="seconds")
     write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
     return path
