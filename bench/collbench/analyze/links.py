@@ -18,7 +18,6 @@ hosts, instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,7 +29,7 @@ from collbench.catalog.subgroups import rounds
 from collbench.model.conclusions import Finding, FindingKind, Matrix
 from collbench.model.notices import DiagnosisNotice, FindingNotice, Notice, Value, notice
 from collbench.model.projection import grouped
-from collbench.model.records import Case, Run, Samples
+from collbench.model.records import Case, Json, Run, Samples
 from collbench.stats.intervals import Floats
 
 FEWEST_RANKS = 4
@@ -145,17 +144,14 @@ def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
     for index, ranks in enumerate([*((rank,) for rank in range(n)), *links]):
         if p[index] > LEVEL or excess[index] < SMALLEST_EFFECT:
             continue
-        share, chance = float(excess[index]), float(p[index])
-        about = partial(_about, case, few, share=share, p=chance)
+        found: Json = {"cases": (case,), "ranks": ranks, "share": float(excess[index]), "p": float(p[index])}
+        about = partial(_about, case, few, share=found["share"], p=found["p"])
         if len(ranks) == 1:
-            subject = f"rank {ranks[0]}"
             why = about(FindingNotice.SLOW_RANK, rank=ranks[0])
-            finding = Finding(FindingKind.SLOW_RANK, subject, why, (case,), rank=ranks[0], ranks=ranks)
+            findings.append(Finding(FindingKind.SLOW_RANK, f"rank {ranks[0]}", why, rank=ranks[0], **found))
         else:
-            subject = f"link {ranks[0]}–{ranks[1]}"
             why = about(FindingNotice.SLOW_LINK, link=ranks)
-            finding = Finding(FindingKind.SLOW_LINK, subject, why, (case,), ranks=ranks, link=ranks)
-        findings.append(replace(finding, share=share, p=chance))
+            findings.append(Finding(FindingKind.SLOW_LINK, f"link {ranks[0]}–{ranks[1]}", why, link=ranks, **found))
     return findings
 
 
