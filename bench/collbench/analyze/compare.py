@@ -10,14 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 
 import numpy as np
 
 from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
 from collbench.analyze.comparability import differing_facts, machine_of
 from collbench.analyze.parts import exposed_of, parts
-from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
+from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, Series, estimate, means
 from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
 from collbench.catalog.collectives import ALL_OPTIONS
@@ -34,7 +33,7 @@ from collbench.model.comparisons import (
     Judgement,
     Unpaired,
 )
-from collbench.model.conclusions import IntervalKind, Summary
+from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
 from collbench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice, of_run
@@ -405,22 +404,26 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
     """Return the change of each pair's exposed communication; None if a side has none."""
     olds, news = exposed_of(before), exposed_of(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
-    enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
-    several = [(means(old), means(new)) for (old, _), (new, _) in compress(both, enough)]
-    old_s, new_s = ([side[which] for side in several] for which in (0, 1))
-    tested = iter(verdicts.differences(old_s, new_s, apart=before.path != after.path))
-    changes: list[ExposedChange | None] = []
-    for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
-        if not (old and new):
-            changes.append(None)
-            continue
-        a, b = estimate(old), estimate(new)
-        difference, resolved = intervals.difference_of_intervals(a, b), False
-        if over_launches:
-            difference, significant = next(tested)
-            resolved = significant and abs(difference.value) > max(old_noise_s, new_noise_s)
-        changes.append(ExposedChange(a, b, difference, resolved))
-    return changes
+    old_s, new_s = ([means(case[side][0]) for case in both] for side in (0, 1))
+    tested = verdicts.differences(old_s, new_s, fewest=LAUNCHES_FOR_INTERVAL, apart=before.path != after.path)
+    return [
+        exposed_change(old, new, result, max(old_noise_s, new_noise_s))
+        for ((old, old_noise_s), (new, new_noise_s)), result in zip(both, tested, strict=True)
+    ]
+
+
+def exposed_change(
+    old: Series, new: Series, tested: tuple[Interval, bool] | None, noise_s: float
+) -> ExposedChange | None:
+    """Return the change of exposed communication; None if a side has none. A change up to `noise_s` is not resolved.
+
+    tested: the result of `verdicts.differences`; None with too few launches, so that the change cannot be resolved.
+    """
+    if not (old and new):
+        return None
+    a, b = estimate(old), estimate(new)
+    difference, significant = tested or (intervals.difference_of_intervals(a, b), False)
+    return ExposedChange(a, b, difference, significant and abs(difference.value) > noise_s)
 
 
 # ── notices ──────────────────────────────────────────────────────────────────────────────────────

@@ -10,16 +10,16 @@ Prints nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import compress
+from math import inf
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri
 
 from collbench.analyze.comparability import differing_facts, session_changes
-from collbench.analyze.compare import absences, disturbed
+from collbench.analyze.compare import absences, disturbed, exposed_change
 from collbench.analyze.parts import exposed_of, samples_that_count
-from collbench.analyze.round_series import estimate
+from collbench.analyze.round_series import means
 from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import headlines
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
@@ -373,21 +373,13 @@ def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[Ex
 
     The mean of each launch counts. All cases are tested together, at the level of the look.
     """
-    both = [[{n: side.exposed[n] for n in case.pairs[:count] if n in side.exposed} for side in (case.a, case.b)]
-            for case in cases]  # fmt: skip
-    pairs = [[number for number in a if number in b] for a, b in both]
-    several = [len(numbers) >= 2 for numbers in pairs]
-    differences_s = [
-        np.array([np.mean(b[number]) - np.mean(a[number]) for number in numbers])
-        for (a, b), numbers in compress(zip(both, pairs, strict=True), several)
+    pairs = [[n for n in case.pairs[:count] if n in case.a.exposed and n in case.b.exposed] for case in cases]
+    both = [
+        [{number: side.exposed[number] for number in numbers} for side in (case.a, case.b)]
+        for case, numbers in zip(cases, pairs, strict=True)
     ]
-    tested = iter(verdicts.differences(differences_s, error_rate=levels.change))
-    changes: list[ExposedChange | None] = []
-    for (a, b), numbers, enough in zip(both, pairs, several, strict=True):
-        if not enough:
-            changes.append(None)
-            continue
-        difference, significant = next(tested)
-        before, after = (estimate({number: side[number] for number in numbers}) for side in (a, b))
-        changes.append(ExposedChange(before, after, difference, significant and len(numbers) >= FEWEST_PAIRS))
-    return changes
+    tested = verdicts.differences([means(b) - means(a) for a, b in both], error_rate=levels.change)
+    return [
+        None if result is None else exposed_change(a, b, result, 0.0 if len(a) >= FEWEST_PAIRS else inf)
+        for (a, b), result in zip(both, tested, strict=True)
+    ]
