@@ -184,6 +184,15 @@ def difference_of_intervals(before: Interval, after: Interval) -> Interval:
     return Interval(center, center - down, center + up, IntervalKind.WITHIN_RUN)
 
 
+def of_share(hits: int, trials: int, error_rate: float = 0.05) -> tuple[float, float]:
+    """Return the limits of the exact interval of a probability (Clopper and Pearson, Biometrika 26, 1934)."""
+    from scipy.special import betaincinv  # here: no rank needs it
+
+    low = betaincinv(hits, trials - hits + 1, error_rate / 2) if hits else 0.0
+    high = betaincinv(hits + 1, trials - hits, 1 - error_rate / 2) if hits < trials else 1.0
+    return float(low), float(high)
+
+
 @functools.cache
 def student_quantile(freedom: float, error_rate: float = ERROR_RATE) -> float:
     """Return Student's quantile for a two-sided interval that misses at this rate."""

@@ -5,16 +5,14 @@ end at the same time. Launches of one run share the boot of the machine and its 
 the between-run variance. The format: docs/develop/results-format.md.
 """
 
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from collbench.model.errors import StoreError, reason_of
 from collbench.model.records import NOT_AVAILABLE
 from collbench.store import locks
+from collbench.store.encoding import decoded, encoded
 
 FILE = "ledger.jsonl"
 
@@ -74,12 +72,9 @@ class LedgerEntry:
     cases: dict[str, CaseNoise]
 
 
-_ENTRY = TypeAdapter(LedgerEntry)
-
-
 def append(root: Path, entry: LedgerEntry) -> None:
     """Append the entry as a line. Raises StoreError."""
-    line = json.dumps(asdict(entry), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    line = encoded(entry) + b"\n"
     try:
         fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -103,8 +98,8 @@ def read(root: Path) -> list[LedgerEntry]:
     entries: dict[str, LedgerEntry] = {}
     for line in lines:
         try:
-            entry = _ENTRY.validate_json(line)
-        except ValidationError:  # written by a later version, or torn by a crash
+            entry = decoded(line, LedgerEntry)
+        except ValueError:  # written by a later version, or torn by a crash
             continue
         entries.pop(entry.run, None)
         entries[entry.run] = entry
