@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.analyze.parts import once
 from collbench.model.facts import LaunchFacts, RankFacts, Session
 from collbench.model.projection import grouped
 from collbench.model.records import NOT_AVAILABLE, Run, Samples, Timings
@@ -158,3 +159,6 @@ class Clocks:
         start = timed.start_ns - np.rint(offset).astype(np.int64)
         uncertainty = max(int((bounds[:, 2] - bounds[:, 1]).max()) for bounds in (begin, end)) / 2e9
         return Aligned(dataclasses.replace(timed, start_ns=start), uncertainty)
+
+
+clocks_of = once(Clocks)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from collbench.analyze.parts import samples_that_count
-from collbench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
+from collbench.analyze.sessions import Aligned, Clocks, clocks_of, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import ChoiceChange, Summary
@@ -60,7 +60,7 @@ class _Tried:
 
 def summarize(run: Run) -> list[Summary]:
     """Return one summary for each case that was planned and tried, in the order of the tables."""
-    clocks, virtual, sampling = Clocks(run), is_virtual(run), run.plan.settings.sampling
+    clocks, virtual, sampling = clocks_of(run), is_virtual(run), run.plan.settings.sampling
     choices: dict[str, Json] = {}
     for launch in launches_of(run.environment):
         choices |= launch.get("chosen", {})

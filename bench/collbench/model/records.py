@@ -792,6 +792,8 @@ class Run:
     notices: tuple[Notice, ...] = ()
     # Maps the name of a package to the data that the package stores in the folder (`catalog.package.KeptFile`).
     kept: dict[str, Any] = field(default_factory=dict)
+    # What `analyze.parts.once` has concluded from this run.
+    concluded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:

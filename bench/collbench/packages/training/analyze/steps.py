@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analyze.parts import once
 from collbench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from collbench.model.conclusions import Interval, Summary
 from collbench.model.notices import Notice, notice
@@ -99,6 +100,7 @@ def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
     return grouped(own, lambda samples: samples.case)
 
 
+@once
 def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     """Return the timed blocks of a scenario, and mark the blocks that count.
 
