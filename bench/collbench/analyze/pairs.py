@@ -90,6 +90,11 @@ class PairedCase:
         """Return the numbers of the launches that both sides have."""
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
+    def log_ratios(self, pairs: Sequence[int]) -> Floats:
+        """Return the logarithm of B / A in each of these pairs."""
+        a, b = (_means(side, pairs) for side in self.launches)
+        return np.asarray(np.log(b / a))
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -122,11 +127,7 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
     pairs = {case.key: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
-    ratios: dict[str, Floats] = {}
-    for case in cases:
-        if case.key in pairs:
-            a, b = (_means(side, pairs[case.key]) for side in case.launches)
-            ratios[case.key] = np.log(b / a)
+    ratios = {case.key: case.log_ratios(pairs[case.key]) for case in cases if case.key in pairs}
     if not ratios:
         return Look({}, None, {}, None, Levels())
     index = _index(pairs, ratios)
@@ -149,8 +150,7 @@ def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interva
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
     if len(common) < 2:
         return len(common), None
-    means = [[_means(side, common) for side in case.launches] for case in cases]
-    return len(common), launch_interval(np.exp(np.mean([np.log(b / a) for a, b in means], axis=0)))
+    return len(common), launch_interval(np.exp(np.mean([case.log_ratios(common) for case in cases], axis=0)))
 
 
 def levels_at(looks: Looks) -> Levels:

@@ -98,13 +98,9 @@ def _new_folder(path: Path) -> Path:
         )
     for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
         numbered = path.with_name(path.name + suffix)
-        try:
+        with naming(numbered), contextlib.suppress(FileExistsError):
             numbered.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise StoreError(f"{numbered}: {reason_of(error)}") from None
-        return numbered
+            return numbered
     raise StoreError(f"{path}: a hundred runs of this name in one second")
 
 
@@ -186,14 +182,9 @@ def discard(path: Path) -> None:
 
 def is_being_written(path: Path) -> bool:
     """Return whether a living process has the run's journal open; False if the file system has no locks."""
-    try:
-        fd = open_plain(path / SAMPLES, os.O_RDONLY)
-    except StoreError:
-        return False
-    try:
-        return locks.shared(fd) is False
-    finally:
-        os.close(fd)
+    with contextlib.suppress(StoreError), open(open_plain(path / SAMPLES, os.O_RDONLY), "rb") as file:
+        return locks.shared(file.fileno()) is False
+    return False
 
 
 def open_plain(path: Path, flags: int) -> int:

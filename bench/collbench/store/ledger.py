@@ -9,10 +9,11 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collbench.model.errors import StoreError, reason_of
+from collbench.model.errors import StoreError
 from collbench.model.records import NOT_AVAILABLE
 from collbench.store import locks
 from collbench.store.encoding import decoded, encoded
+from collbench.store.folders import naming
 
 FILE = "ledger.jsonl"
 
@@ -75,18 +76,14 @@ class LedgerEntry:
 def append(root: Path, entry: LedgerEntry) -> None:
     """Append the entry as a line. Raises StoreError."""
     line = encoded(entry) + b"\n"
-    try:
+    with naming(root / FILE):
         fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
+        with os.fdopen(fd, "ab", buffering=0) as file:
             locks.wait_for(fd)
             end = os.fstat(fd).st_size
-            if os.write(fd, line) != len(line):  # the disk is full: half a line would damage the next one, too
-                os.ftruncate(fd, end)
+            if file.write(line) != len(line):  # the disk is full: half a line would damage the next one, too
+                file.truncate(end)
                 raise StoreError(f"{root / FILE}: the disk is full")
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise StoreError(f"{root / FILE}: {reason_of(error)}") from None
 
 
 def read(root: Path) -> list[LedgerEntry]:
