@@ -8,7 +8,7 @@ listed with the reason, never dropped silently. Prints nothing.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,12 +42,17 @@ from collbench.stats import intervals, verdicts
 from collbench.stats.intervals import Floats, launch_interval
 from collbench.store.ledger import LedgerEntry
 
-# Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
-AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in ALL_OPTIONS))
+SIZE = "size_bytes"
+# Fields and options by which cases of two sides match.
+FIELDS = ("op", "backend", "world_size", "dtype", SIZE, *(option.name for option in ALL_OPTIONS))
+# Those that `--across` accepts. Size is not among them: time is expected to differ with size.
+AXES = tuple(name for name in FIELDS if name != SIZE)
 # A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 
 Pair = tuple[Summary, Summary]
+# The values by which a case matches a case of the other side.
+Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +244,11 @@ def _centred(series: Sequence[Floats]) -> Floats:
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
+def key_without(case: Case, names: Collection[str]) -> Key:
+    """Return the values of all fields and options of a case except these, in which the sides differ."""
+    return tuple(case.value(name) for name in FIELDS if name not in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The field in which the sides differ on purpose."""
@@ -248,13 +258,10 @@ class Axis:
     # Value of the field on each side; None means any value.
     values: tuple[str | None, str | None]
 
-    def key(self, case: Case) -> str:
+    def key(self, case: Case) -> Key:
         """Return the case's key without the field."""
-        if not self.field:
-            return case.key
         # Only calls back to back have a depth: it is a part of the metric.
-        blank = replace(case, depth=1) if self.field == "metric" else case
-        return blank.with_value(self.field, "*").key
+        return key_without(case, {self.field, "depth"} if self.field == "metric" else {self.field})
 
     def has(self, case: Case, value: str | None) -> bool:
         """Return whether the case has this value of the field; True if no value is given."""
@@ -265,9 +272,9 @@ class Axis:
         value = case.value(self.field)
         return "" if value is None else str(value)
 
-    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
+    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[Key, Summary]:
         """Return the summaries of a side by `key`; if a value is given, only summaries with this value of the field."""
-        by_key: dict[str, Summary] = {}
+        by_key: dict[Key, Summary] = {}
         for summary in summaries:
             if not self.has(summary.case, value):
                 continue
@@ -325,7 +332,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
 
 
 def _unpaired(
-    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], Missing]
+    own: Mapping[Key, Summary], others: Mapping[Key, Summary], reason: Callable[[Case], Missing]
 ) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
     """Return cases with a time on their own side only: cases that failed on the other side, and cases not measured."""
     failed, missing = [], []

@@ -9,7 +9,7 @@ Prints nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from collbench.analyze.comparability import differing_facts, session_changes
-from collbench.analyze.compare import absences, disturbed, exposed_change
+from collbench.analyze.compare import FIELDS, SIZE, absences, disturbed, exposed_change, key_without
 from collbench.analyze.parts import exposed_of, samples_that_count
 from collbench.analyze.round_series import means
 from collbench.analyze.sessions import is_virtual
@@ -48,7 +48,6 @@ from collbench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 FEWEST_PAIRS = LOOKS[0]
 
-SIZE = "size_bytes"
 # Field of a case → the property of the operations that have this field. All have the other fields, except options.
 OF = {SIZE: "sized", "dtype": "typed"}
 
@@ -223,15 +222,15 @@ def matched(
     that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
     or if a case has several.
     """
-    names = [item.name for item in fields(Case) if item.compare and item.name != "own"]
-    names += [option.name for option in ALL_OPTIONS if option not in OPTIONS]
     differing = []
-    for name in names:
-        a_values, b_values = ({_value(case.case, name) for case in side if _has(case.case, name)} for side in (a, b))
+    for name in FIELDS:
+        a_values, b_values = ({_asked(case).value(name) for case in side if _has(case.case, name)} for side in (a, b))
         if (a_values or b_values) and not a_values & b_values:
             differing.append(name)
-    same = [name for name in names if name not in differing]
-    a_keys, b_keys = (_by_key(side, same) for side in (a, b))
+    a_keys, b_keys = (
+        grouped(sorted(side, key=lambda case: case.case.size_bytes), lambda case: key_without(_asked(case), differing))
+        for side in (a, b)
+    )
     paired = []
     for key, cases in a_keys.items():
         partners = b_keys.get(key, [])
@@ -247,9 +246,9 @@ def matched(
     return paired, only_a, only_b
 
 
-def _value(case: Case, name: str) -> object:
-    """Return the value by which cases pair; for a size, as requested: numbers of ranks round it down differently."""
-    return case.asked if name == SIZE else case.value(name)
+def _asked(case: TimedCase) -> Case:
+    """Return the case with the size as requested: numbers of ranks round it down differently."""
+    return replace(case.case, size_bytes=case.case.asked)
 
 
 def _has(case: Case, name: str) -> bool:
@@ -258,12 +257,6 @@ def _has(case: Case, name: str) -> bool:
     if option := next((option for option in ALL_OPTIONS if option.name == name), None):
         return operation.has(option) if option in OPTIONS else option in operation.own_options
     return name not in OF or bool(getattr(operation, OF[name]))
-
-
-def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[object, ...], list[TimedCase]]:
-    """Return the cases by the values of these fields, in ascending order of size."""
-    ascending = sorted(side, key=lambda case: case.case.size_bytes)
-    return grouped(ascending, lambda case: tuple(_value(case.case, name) for name in names))
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
