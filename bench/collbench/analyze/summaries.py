@@ -49,11 +49,6 @@ class _Tried:
     means: Floats
 
     @property
-    def kind(self) -> tuple[str, str]:
-        """Return the kind of cases whose launches scatter alike."""
-        return self.case.backend, self.case.scheduling
-
-    @property
     def timed(self) -> list[Timings]:
         return [samples.timed for samples in self.good if samples.timed is not None]
 
@@ -84,13 +79,15 @@ def headlines(run: Run) -> list[Summary]:
 def _by_case(run: Run, summarizer: Callable[[_Tried, Json], Summary]) -> list[Summary]:
     """Return the summary of each case that was tried, in the order of the tables. summarizer: takes `_headline`, too.
 
-    Intervals over launches use autocorrelation and skewness of all cases of a kind, over which both are pooled.
+    Intervals over launches use autocorrelation and skewness, pooled over all cases of a backend and a scheduling.
     """
     by_case = grouped(samples_that_count(run), lambda samples: samples.case)
     tried = [_tried(case, by_case[case]) for case in sorted(by_case, key=case_order)]
-    kinds = grouped(tried, lambda each: each.kind)
-    scatter = {kind: intervals.launch_scatter([np.log(each.means) for each in own]) for kind, own in kinds.items()}
-    return [summarizer(each, _headline(each, scatter[each.kind])) for each in tried]
+    scatter: dict[Case, LaunchScatter] = {}
+    for alike in grouped(tried, lambda each: (each.case.backend, each.case.scheduling)).values():
+        pooled = intervals.launch_scatter([np.log(each.means) for each in alike])
+        scatter |= dict.fromkeys((each.case for each in alike), pooled)
+    return [summarizer(each, _headline(each, scatter[each.case])) for each in tried]
 
 
 def _tried(case: Case, launches: Sequence[Samples]) -> _Tried:
