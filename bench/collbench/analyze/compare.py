@@ -191,12 +191,8 @@ def compare_runs(
     between_runs: BetweenRuns = {}
     if machine is not None and other is not None and machine.is_same_hardware(other):
         between_runs = between_run_scatter(ledger, machine, {run.name for side in sides for run in side})
-    by_side = [[headlines(run) for run in side] for side in sides]
-    old_cases, new_cases = (
-        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(by_side, (old, new), strict=True)
-    )
-    sets = sets_of(by_side)
-    compared = compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets)
+    sets = sets_of([[headlines(run) for run in side] for side in sides])
+    compared = compare(old, new, headlines(old), headlines(new), min_change, noise_floor, across, between_runs, sets)
     names, other_names = (tuple(run.name for run in side) for side in sides)
     return replace(compared, runs_before=names, runs_after=other_names)
 

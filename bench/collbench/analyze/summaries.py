@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from collbench.analyze.parts import samples_that_count
+from collbench.analyze.parts import once, samples_that_count
 from collbench.analyze.sessions import Aligned, Clocks, clocks_of, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
@@ -68,6 +68,7 @@ def summarize(run: Run) -> list[Summary]:
     return _by_case(run, complete)
 
 
+@once
 def headlines(run: Run) -> list[Summary]:
     """Return summaries with only the values that a comparison needs: times with intervals, percentiles, failures.
 
