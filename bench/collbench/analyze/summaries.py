@@ -6,7 +6,7 @@ per launch the mean over iterations, over launches the geometric mean with Stude
 decides which of its timed blocks count.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -60,12 +60,11 @@ def summarize(run: Run) -> list[Summary]:
     for launch in launches_of(run.environment):
         choices |= launch.get("chosen", {})
     target = sampling.relative_error if sampling.iterations is None else None
-
-    def complete(tried: _Tried, headline: Json) -> Summary:
+    summaries = []
+    for tried, headline in _headlines(run):
         headline |= {"chosen": _chosen(choices.get(tried.case.key, {})), "virtual": virtual}
-        return _complete(tried, headline, clocks, target) if tried.timed else Summary(**headline)
-
-    return _by_case(run, complete)
+        summaries.append(_complete(tried, headline, clocks, target) if tried.timed else Summary(**headline))
+    return summaries
 
 
 @once
@@ -74,11 +73,11 @@ def headlines(run: Run) -> list[Summary]:
 
     The numbers are equal to `summarize`'s, in a fraction of its time: comparisons read many runs with many cases.
     """
-    return _by_case(run, lambda tried, headline: Summary(**headline))
+    return [Summary(**headline) for _, headline in _headlines(run)]
 
 
-def _by_case(run: Run, summarizer: Callable[[_Tried, Json], Summary]) -> list[Summary]:
-    """Return the summary of each case that was tried, in the order of the tables. summarizer: takes `_headline`, too.
+def _headlines(run: Run) -> Iterator[tuple[_Tried, Json]]:
+    """Yield each case that was tried, with its `_headline`, in the order of the tables.
 
     Intervals over launches use autocorrelation and skewness, pooled over all cases of a backend and a scheduling.
     """
@@ -88,7 +87,7 @@ def _by_case(run: Run, summarizer: Callable[[_Tried, Json], Summary]) -> list[Su
     for alike in grouped(tried, lambda each: (each.case.backend, each.case.scheduling)).values():
         pooled = intervals.launch_scatter([np.log(each.means) for each in alike])
         scatter |= dict.fromkeys((each.case for each in alike), pooled)
-    return [summarizer(each, _headline(each, scatter[each.case])) for each in tried]
+    yield from ((each, _headline(each, scatter[each.case])) for each in tried)
 
 
 def _tried(case: Case, launches: Sequence[Samples]) -> _Tried:
