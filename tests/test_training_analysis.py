@@ -14,6 +14,7 @@ from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.step_records import StepDetail
 from collbench.packages.training.synchronisation import REFERENCE, Strategy, label, strategy_in
 from collbench.report.notices import sentences
+from conftest import with_value
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
 FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")
@@ -225,7 +226,7 @@ def test_the_reason_why_a_strategy_has_no_times_is_given():
 
 
 def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
-    tiny = replace(NANO, case=NANO.case.with_value("model", "tiny"))
+    tiny = replace(NANO, case=with_value(NANO.case, "model", "tiny"))
     runs = [run_of({"flat": 0.005}), run_of({"flat": 0.03}, scenario=tiny)]
     plan = replace(runs[0].plan, order=(*runs[0].plan.order, *runs[1].plan.order))
     both = training_of(analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples))).scenarios

@@ -364,12 +364,6 @@ class Case:
         """Return the value of a field or of an own option of the operation; None if it has no such option."""
         return getattr(self, name) if name in CASE_FIELDS else getattr(self.own, name, None)
 
-    def with_value(self, name: str, value: Any) -> Case:
-        """Return the case with another value of a field or own option; unchanged if it has no such option."""
-        if name in CASE_FIELDS:
-            return replace(self, **{name: value})
-        return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
-
 
 @dataclass(frozen=True, slots=True)
 class Option:

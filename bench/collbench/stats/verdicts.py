@@ -57,7 +57,6 @@ NEIGHBOURS = 5
 # Largest |log ratio|: an interval from two very different launches may overflow; beyond 10²¹, size makes no difference.
 WIDEST_LOG = 50.0
 
-Texts = NDArray[np.str_]
 Counts = int | NDArray[np.int64]
 
 
