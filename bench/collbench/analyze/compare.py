@@ -140,10 +140,9 @@ def compare(
     apart = before.path != after.path
     tested, overall = _tested(several, min_change, between_runs, apart, sets) if several else ([], None)
     by_key = {change.case.key: change for change in tested}
-    changes = [by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
-        replace(change, exposed=exposed)
-        for change, exposed in zip(changes, _exposed(before, after, pairs), strict=True)
+        replace(by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor), exposed=exposed)
+        for pair, exposed in zip(pairs, _exposed(before, after, pairs), strict=True)
     ]
     variance_known = all(change.case.key in between_runs for change in changes)
     all_verdicts = [*(change.verdict for change in changes), *([overall.verdict] if overall else [])]
