@@ -49,7 +49,7 @@ BLOCKS, NOTED, HARMLESS = Effect
 GROUPS: tuple[tuple[str, Effect, str], ...] = (
     (r"job\..*", BLOCKS, "a job's barrier crosses the network, and its ranks are placed by the launcher"),
     (r"host\.(hostname|machine_id)", BLOCKS, "another machine"),
-    (r"host\.boot_id", NOTED, "a reboot; `differences` finds another machine of the same name"),
+    (r"host\.boot_id", NOTED, "a reboot; `session_differences` finds another machine of the same name"),
     (r"host\.(ranks|fewest_cores)", BLOCKS, "another placement"),
     (r"host\.cores", NOTED, "a batch system may give a job other cores of a host"),
     (r"host\.cpu\..*|host\.cgroup_cpu_max", BLOCKS, "another processor, fewer cores, another clock, less time"),
@@ -102,7 +102,7 @@ def group_of(path: str) -> Effect | None:
     return next((group for pattern, group, _ in GROUPS if re.fullmatch(pattern, path)), None)
 
 
-def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
+def session_differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
     """Return the facts in which the session `here` differs from recorded sessions of the same side, each once.
 
     backends: backends of the run. Facts that only another backend uses are left out.
@@ -128,7 +128,7 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
 def session_changes(run: Run) -> list[Notice]:
     """Return notices on the facts that changed between the sessions of a run, or of a side of `ab`."""
     backends = {case.backend for case in run.plan.cases}
-    later = [differences(run.environment[:1], session, backends) for session in run.environment[1:]]
+    later = [session_differences(run.environment[:1], session, backends) for session in run.environment[1:]]
     return list(dict.fromkeys(difference.notice for found in later for difference in found))
 
 

@@ -87,7 +87,7 @@ def _check_one_machine(side: Sequence[Run]) -> None:
         if run.imported is None and first.imported is None and first.environment and run.environment:
             backends = {case.backend for case in run.plan.cases}
             sessions: list[Session] = [{**member.environment[0], "side": ""} for member in (first, run)]
-            different = comparability.differences(sessions[:1], sessions[1], backends)
+            different = comparability.session_differences(sessions[:1], sessions[1], backends)
             if blocking := [difference for difference in different if difference.blocking]:
                 raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 

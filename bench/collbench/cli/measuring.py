@@ -295,7 +295,7 @@ def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, ba
     """Raise StoreError if `here` differs in a fact that makes times incomparable; print the other differences."""
     from collbench.analyze import comparability
 
-    different = comparability.differences(recorded, here, backends)
+    different = comparability.session_differences(recorded, here, backends)
     blocking = [difference for difference in different if difference.blocking]
     if blocking:
         raise StoreError(wording.refused_resume(path, recorded[-1], blocking))
