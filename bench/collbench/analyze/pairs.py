@@ -80,18 +80,13 @@ class PairedCase:
         return self.a.case.key
 
     @property
-    def launches(self) -> tuple[Launches, Launches]:
-        """Return the times on both sides."""
-        return self.a.launches, self.b.launches
-
-    @property
     def pairs(self) -> list[int]:
         """Return the numbers of the launches that both sides have."""
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
     def log_ratios(self, pairs: Sequence[int]) -> Floats:
         """Return the logarithm of B / A in each of these pairs."""
-        a, b = (_means(side, pairs) for side in self.launches)
+        a, b = (_means(side, pairs) for side in (self.a, self.b))
         return np.asarray(np.log(b / a))
 
 
@@ -180,9 +175,9 @@ def _enough(judgement: Judgement, pairs: int) -> Judgement:
     return verdicts.undecided(judgement, notice(VerdictNotice.FEW_PAIRS, fewest=FEWEST_PAIRS))
 
 
-def _means(side: Launches, pairs: Sequence[int]) -> Floats:
+def _means(side: TimedCase, pairs: Sequence[int]) -> Floats:
     """Return the mean time of each launch."""
-    return np.array([side[pair].mean() for pair in pairs])
+    return np.array([side.launches[pair].mean() for pair in pairs])
 
 
 def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> Floats | None:
@@ -295,7 +290,7 @@ def compare_sides(
     for case, exposed in zip(judged, _exposed(judged, count, shown.levels), strict=True):
         ratios = shown.ratios[case.key]
         pairs = case.pairs[: len(ratios)]
-        before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
+        before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
         change = Change(case.a.case, case.b.case, before, after, shown.judgements[case.key], exposed=exposed)
         changes.append(replace(change, ratios=tuple(np.exp(ratios).tolist())))
     not_a, not_b = absences(a), absences(b)
