@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scipy.stats import binomtest
+from collbench.stats.intervals import of_share
 
 HOLDS, MISSED, UNDECIDED, LIMIT = "holds", "MISSED", "undecided", "limit"
 
@@ -32,14 +32,8 @@ def judged(low: float, high: float, least: float, most: float) -> str:
 
 def counted(hits: int, trials: int) -> str:
     """Return a text such as `19 of 20 (95.0% [75.1% – 99.9%])`; the interval is by Clopper and Pearson."""
-    low, high = exact(hits, trials)
+    low, high = of_share(hits, trials)
     return f"{hits} of {trials} ({hits / trials:.1%} [{low:.1%} – {high:.1%}])"
-
-
-def exact(hits: int, trials: int) -> tuple[float, float]:
-    """Return the limits of the 95 % interval of a rate, by Clopper and Pearson."""
-    interval = binomtest(hits, trials).proportion_ci(method="exact")
-    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ def rate(
 ) -> Line:
     """Judge a share of many trials by its interval. With a limit, it is MISSED only if it is also outside the limit."""
     demanded = f"{least:.0%} to {most:.0%}" if least else f"at most {most:.0%}"
-    interval = exact(hits, trials)
+    interval = of_share(hits, trials)
     line = Line(title, demanded, counted(hits, trials) + note, judged(*interval, least, most))
     if limit is None or line.outcome == HOLDS:
         return line

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -26,7 +27,7 @@ import pytest
 from collbench.__main__ import main
 from collbench.launch.launcher import Launcher
 from collbench.machine import environment, interrupts, network
-from collbench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
+from collbench.model.records import CASE_FIELDS, Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from collbench.store import folders
 
 # Processes that a shell starts in the background ignore Ctrl-C, and their children inherit this; tests send Ctrl-C.
@@ -262,6 +263,13 @@ def timings(duration_ns, start_ns=None) -> Timings:
     start = np.arange(len(duration), dtype=np.int64)[:, None] * 10**7 + np.zeros_like(duration)
     start = start if start_ns is None else np.asarray(start_ns, dtype=np.int64)
     return Timings(start, duration, blocks=blocks)
+
+
+def with_value(case: Case, name: str, value) -> Case:
+    """Return the case with another value of a field or of an option of its operation."""
+    if name in CASE_FIELDS:
+        return replace(case, **{name: value})
+    return replace(case, own=replace(case.own, **{name: value}))
 
 
 def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float = 2.0, **more) -> Samples:

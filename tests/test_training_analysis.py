@@ -14,6 +14,7 @@ from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.step_records import StepDetail
 from collbench.packages.training.synchronisation import REFERENCE, Strategy, label, strategy_in
 from collbench.report.notices import sentences
+from conftest import with_value
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
 FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")
@@ -143,7 +144,7 @@ def test_a_disturbed_block_costs_its_own_strategy_only():
     assert by_name["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
 
 
-@pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (-1.0, 0)])
+@pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (None, 0)])
 def test_the_plan_sets_how_much_others_may_use_and_blocks_of_unknown_share_count(share, dropped):
     run = run_of({}, launches=1, foreign=lambda strategy, number: share if strategy == FLAT and number < 6 else 0.0)
     scenario, by_name = analyzed(run)
@@ -225,7 +226,7 @@ def test_the_reason_why_a_strategy_has_no_times_is_given():
 
 
 def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
-    tiny = replace(NANO, case=NANO.case.with_value("model", "tiny"))
+    tiny = replace(NANO, case=with_value(NANO.case, "model", "tiny"))
     runs = [run_of({"flat": 0.005}), run_of({"flat": 0.03}, scenario=tiny)]
     plan = replace(runs[0].plan, order=(*runs[0].plan.order, *runs[1].plan.order))
     both = training_of(analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples))).scenarios

@@ -17,7 +17,7 @@ from collbench.packages.training.rank.memory import peaks
 from collbench.packages.training.step_records import RankMemory
 from collbench.packages.training.synchronisation import StepOptions, Strategy, step_settings
 from collbench.store import folders
-from conftest import CommandLine
+from conftest import CommandLine, with_value
 from test_training_plan import HOST, planned
 
 MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
@@ -149,7 +149,7 @@ def test_computed_memory_counts_parameters_gradients_states_and_buckets():
     assert copies == {"none": 4, "flat": 5, "overlap_bucket": 5, "ddp": 5, "zero1": 4, "zero_redundancy": 3.5}
     assert alone_bytes(case, Strategy("ddp", options=("gradient_as_bucket_view",))) == 4 * MODEL
     assert alone_bytes(case, Strategy("ddp", options=("fp16",))) is None
-    assert alone_bytes(case.with_value("model", "users_model:build"), Strategy("flat")) is None
+    assert alone_bytes(with_value(case, "model", "users_model:build"), Strategy("flat")) is None
 
 
 def test_the_rank_with_most_is_shown():

@@ -272,7 +272,7 @@ def run_of(
             for number in range(1, rounds + 1):
                 drift = 0.2 * compute_s * number / rounds  # the same for all: only pairing within rounds removes it
                 share = foreign(strategy, number) if foreign else 0.0
-                factor = launch_factor * (factors or {}).get(strategy.name, 1.0) * (3 if share > 0.1 else 1)
+                factor = launch_factor * (factors or {}).get(strategy.name, 1.0) * (3 if (share or 0) > 0.1 else 1)
                 wall = compute_s + drift + extra + (hidden_s if extra else 0.0) + dice.normal(0, noise_s)
                 parts = {"backward": compute_s + drift, "tail": extra}
                 parts |= {part: times_s.get(strategy.name, 0.0) for part, times_s in (more_parts_s or {}).items()}

@@ -12,12 +12,12 @@ from collbench.analyze.links import matrices, slow_ranks_and_links
 from collbench.analyze.notices import incomplete, notices_of
 from collbench.analyze.parts import parts
 from collbench.analyze.ranks import late_ranks
-from collbench.analyze.summaries import choice_changes, summarize
-from collbench.catalog.collectives import OPERATIONS, cycle
+from collbench.analyze.summaries import choice_changes, one_series, summarize
+from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Analysis, Diagnosis
 from collbench.model.divisions import WORLD
 from collbench.model.notices import Kind, Notice
-from collbench.model.records import Case, Run
+from collbench.model.records import Run
 
 
 def analyze(run: Run) -> Analysis:
@@ -59,7 +59,7 @@ def diagnose(run: Run) -> Diagnosis:
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append(NOTHING_MEASURED())
-    elif not late and any(map(_shows_late_ranks, measured)):
+    elif not late and any(case.world_size > 1 and one_series(case) for case in measured):
         silent.append(NOBODY_LATE())
     if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
         silent.append(RANKS_UNTESTED(list(dict.fromkeys(together))))
@@ -68,11 +68,6 @@ def diagnose(run: Run) -> Diagnosis:
     elif not slow and not silent:
         silent.append(NOBODY_SLOW())
     return Diagnosis((*late, *slow), tuple(silent))
-
-
-def _shows_late_ranks(case: Case) -> bool:
-    """Return whether all ranks of a case make the same calls, and nothing between them."""
-    return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 NO_ARRIVALS = Kind(

@@ -1,13 +1,15 @@
-"""Decide whether the times of two sessions of a run may be combined into one number.
+"""Read the facts of machine and software, and decide whether times of two sessions may be combined into one number.
 
-In: the sessions that a run recorded, and the session to be added. Out: `SessionDifference` values, each with its
-fact and the values of both sides. Facts that are unknown on one side are left out. This module writes no sentence and
-refuses nothing: `cli` does.
+In: the sessions that a run recorded, and a session to be added or another run. Out: `SessionDifference` values, each
+with its fact and the values of both sides; the facts in which two runs differ; the machine of a run. This module writes
+no sentence and refuses nothing: `cli` does, and the reader has to decide whether a newer NCCL explains a change.
 
 Every fact of environment.json is in one group of `GROUPS`; a test fails for a fact that is in none.
 """
 
+import dataclasses
 import hashlib
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -15,12 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from collbench.analyze.parts import parts
+from collbench.analyze.sessions import launches_of, ranks_of
 from collbench.catalog.variables import READ_BY
 from collbench.model.comparisons import SessionDifference
 from collbench.model.facts import HostFacts, Session
 from collbench.model.notices import Notice
-from collbench.model.records import NOT_AVAILABLE, NOT_SET, Run
+from collbench.model.records import NOT_AVAILABLE, NOT_SET, Run, Sampling
+from collbench.store.ledger import MachineIdentity
 
+# Name of a fact → its value in words.
+Facts = dict[str, str]
 # Value of the launcher if a process started its ranks by itself: their barrier is different from a job's barrier.
 NO_LAUNCHER = "none"
 
@@ -42,7 +49,7 @@ BLOCKS, NOTED, HARMLESS = Effect
 GROUPS: tuple[tuple[str, Effect, str], ...] = (
     (r"job\..*", BLOCKS, "a job's barrier crosses the network, and its ranks are placed by the launcher"),
     (r"host\.(hostname|machine_id)", BLOCKS, "another machine"),
-    (r"host\.boot_id", NOTED, "a reboot; `differences` finds another machine of the same name"),
+    (r"host\.boot_id", NOTED, "a reboot; `session_differences` finds another machine of the same name"),
     (r"host\.(ranks|fewest_cores)", BLOCKS, "another placement"),
     (r"host\.cores", NOTED, "a batch system may give a job other cores of a host"),
     (r"host\.cpu\..*|host\.cgroup_cpu_max", BLOCKS, "another processor, fewer cores, another clock, less time"),
@@ -95,7 +102,7 @@ def group_of(path: str) -> Effect | None:
     return next((group for pattern, group, _ in GROUPS if re.fullmatch(pattern, path)), None)
 
 
-def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
+def session_differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
     """Return the facts in which the session `here` differs from recorded sessions of the same side, each once.
 
     backends: backends of the run. Facts that only another backend uses are left out.
@@ -114,20 +121,20 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
             if before is not None and now is not None and before != now and matters(path, wanted):
                 blocks = group_of(path) is BLOCKS or (path == "host.boot_id" and _ran_meanwhile(session, here))
                 if path not in by_fact or blocks:
-                    by_fact[path] = SessionDifference(named(path), before, now, blocks)
+                    by_fact[path] = SessionDifference(_named(path), before, now, blocks)
     return sorted(by_fact.values(), key=lambda difference: not difference.blocking)
 
 
 def session_changes(run: Run) -> list[Notice]:
     """Return notices on the facts that changed between the sessions of a run, or of a side of `ab`."""
     backends = {case.backend for case in run.plan.cases}
-    later = [differences(run.environment[:1], session, backends) for session in run.environment[1:]]
+    later = [session_differences(run.environment[:1], session, backends) for session in run.environment[1:]]
     return list(dict.fromkeys(difference.notice for found in later for difference in found))
 
 
 def _measured_nothing(session: Session) -> bool:
     """Return whether no ranks joined in any launch of a session that ended: it has no times."""
-    launches = session.get("launches", [])
+    launches = launches_of([session])
     return bool(launches) and all("ready_s" in launch and launch["ready_s"] is None for launch in launches)
 
 
@@ -140,7 +147,76 @@ def matters(path: str, backends: set[str]) -> bool:
     return group_of(path) is not HARMLESS and not any(backends.isdisjoint(names) for names in users)
 
 
-def fingerprint(sessions: Iterable[Session]) -> str:
+# ── facts of runs, by the names for the reader ───────────────────────────────────────────────────
+def differing_facts(before: Run, after: Run) -> tuple[tuple[str, str, str], ...]:
+    """Return (fact, value before, value after) of the facts that differ; "-" if a run does not have the fact."""
+    old, new = facts_of(before), facts_of(after)
+    rows = [(name, old.get(name, "-"), new.get(name, "-")) for name in old | new]
+    return tuple(row for row in rows if row[1] != row[2])
+
+
+def facts_of(run: Run) -> Facts:
+    """Return the facts of a run; for an imported run, as far as they are known."""
+    if run.imported is not None:
+        sources = [session.get("imported", {}) for session in run.environment]
+        return {
+            "measured by": _distinct(run.imported.get("tool", [])),
+            "aggregation": _distinct(run.imported.get("statistic", [])),
+            "hostname": _distinct(host for source in sources for host in source.get("hosts", [])),
+            "devices": _distinct(source.get("devices") for source in sources),
+            "nccl": _distinct(source.get("nccl") for source in sources),
+            **{name: str(value) for source in sources for name, value in source.get("variables", {}).items()},
+            "launches": str(run.plan.launches),
+        }
+    settings = run.plan.settings
+    return {
+        "measured by": "CollBench",
+        "aggregation": "maximum over ranks, mean over iterations",
+        **_named_facts(run.environment),
+        **{f"sampling.{name}": str(value) for name, value in dataclasses.asdict(settings.sampling).items()},
+        "launches": str(run.plan.launches),
+        "pool_bytes": str(settings.pool_bytes),
+        "planted faults": str(len(settings.faults)),
+        **{name: value for part in parts().values() for name, value in part.facts(run).items()},
+    }
+
+
+def _named_facts(sessions: Sequence[Session]) -> Facts:
+    """Return machine, software and environment variables of a measured run; each variable is a separate fact."""
+    recorded = [facts_of_session(session) for session in sessions]
+    paths = [path for path in dict.fromkeys(itertools.chain(*recorded)) if group_of(path) is not HARMLESS]
+    facts = {_named(path): _distinct(values.get(path) for values in recorded) for path in paths}
+    return facts | {"devices": _distinct(rank.get("device_name") for rank in ranks_of(sessions))}
+
+
+def _named(path: str) -> str:
+    """Return the name of a fact for the reader."""
+    return _NAMES.get(path, path.removeprefix("host.").removeprefix("variables."))
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    """Return the distinct values over sessions or ranks, joined by slashes; usually one value."""
+    texts = sorted({str(value) for value in values if value is not None})
+    return " / ".join(texts) or NOT_AVAILABLE
+
+
+def machine_of(run: Run) -> MachineIdentity | None:
+    """Return the machine that measured a run; None if it is unknown."""
+    if run.imported is not None or not run.environment:
+        return None
+    return machine_of_sessions(run.environment, run.plan.settings.sampling)
+
+
+def machine_of_sessions(sessions: Sequence[Session], sampling: Sampling) -> MachineIdentity:
+    """Return the machine that entries of environment.json describe, with the sampling settings."""
+    facts = _named_facts(sessions)
+    host = ("hostname", "cpu.model", "cpu.usable_cores", "gpus.name", "boot_id", "kernel")
+    sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
+    own = (facts.get(name, NOT_AVAILABLE) for name in (*host, "packages.torch", "nccl", "launcher"))
+    return MachineIdentity(*[*own, sampling_text, _fingerprint(sessions)])
+
+
+def _fingerprint(sessions: Iterable[Session]) -> str:
     """Return a text that differs if a fact that blocks does; without the ranks' facts, which no plan knows."""
     facts = {fact for session in sessions for fact in facts_of_session(session).items() if fact[1] != NOT_SET}
     blocking = sorted(
@@ -149,11 +225,7 @@ def fingerprint(sessions: Iterable[Session]) -> str:
     return hashlib.sha256(repr(blocking).encode()).hexdigest()[:16]
 
 
-def named(path: str) -> str:
-    """Return the name of a fact for the reader."""
-    return _NAMES.get(path, path.removeprefix("host.").removeprefix("variables."))
-
-
+# ── facts of a session, by their paths ───────────────────────────────────────────────────────────
 def facts_of_session(session: Session) -> dict[str, str]:
     """Return path → value of the facts that a session records; unknown facts are left out.
 
@@ -165,7 +237,7 @@ def facts_of_session(session: Session) -> dict[str, str]:
     for path in dict.fromkeys(path for leaves in by_host for path in leaves):
         unset = NOT_SET if path.startswith("host.variables.") else None
         facts |= _joined(path, [leaves.get(path, unset) for leaves in by_host])
-    ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
+    ranks = ranks_of([session])
     for name in ("torch", "nccl", "mpi"):
         facts |= _joined(f"launches.ranks.{name}", dict.fromkeys(rank[name] for rank in ranks if rank.get(name)))
     return facts

@@ -8,16 +8,16 @@ listed with the reason, never dropped silently. Prints nothing.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 
 import numpy as np
 
 from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
+from collbench.analyze.comparability import differing_facts, machine_of
 from collbench.analyze.parts import exposed_of, parts
-from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
-from collbench.analyze.sessions import differences, facts_of, is_virtual, machine_of
+from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, Series, estimate, means
+from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
 from collbench.catalog.collectives import ALL_OPTIONS
 from collbench.model.comparisons import (
@@ -33,7 +33,7 @@ from collbench.model.comparisons import (
     Judgement,
     Unpaired,
 )
-from collbench.model.conclusions import IntervalKind, Summary
+from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
 from collbench.model.notices import Kind, Notice, of_run
@@ -43,12 +43,17 @@ from collbench.stats.intervals import Floats, launch_interval
 from collbench.stats.verdicts import CHANGED, NEITHER, ONE_LAUNCH_ON_A_SIDE
 from collbench.store.ledger import LedgerEntry
 
-# Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
-AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in ALL_OPTIONS))
+SIZE = "size_bytes"
+# Fields and options by which cases of two sides match.
+FIELDS = ("op", "backend", "world_size", "dtype", SIZE, *(option.name for option in ALL_OPTIONS))
+# Those that `--across` accepts. Size is not among them: time is expected to differ with size.
+AXES = tuple(name for name in FIELDS if name != SIZE)
 # A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 
 Pair = tuple[Summary, Summary]
+# The values by which a case matches a case of the other side.
+Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +141,9 @@ def compare(
     apart = before.path != after.path
     tested, overall = _tested(several, min_change, between_runs, apart, sets) if several else ([], None)
     by_key = {change.case.key: change for change in tested}
-    changes = [by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
-        replace(change, exposed=exposed)
-        for change, exposed in zip(changes, _exposed(before, after, pairs), strict=True)
+        replace(by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor), exposed=exposed)
+        for pair, exposed in zip(pairs, _exposed(before, after, pairs), strict=True)
     ]
     variance_known = all(change.case.key in between_runs for change in changes)
     all_verdicts = [*(change.verdict for change in changes), *([overall.verdict] if overall else [])]
@@ -151,7 +155,7 @@ def compare(
         min_change=min_change,
         virtual=is_virtual(before),
         changes=tuple(changes),
-        differences=differences(facts_of(before), facts_of(after)),
+        differences=differing_facts(before, after),
         only_before=only_before,
         only_after=(*failed_before, *only_after),
         lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
@@ -187,12 +191,8 @@ def compare_runs(
     between_runs: BetweenRuns = {}
     if machine is not None and other is not None and machine.is_same_hardware(other):
         between_runs = between_run_scatter(ledger, machine, {run.name for side in sides for run in side})
-    by_side = [[headlines(run) for run in side] for side in sides]
-    old_cases, new_cases = (
-        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(by_side, (old, new), strict=True)
-    )
-    sets = sets_of(by_side)
-    compared = compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets)
+    sets = sets_of([[headlines(run) for run in side] for side in sides])
+    compared = compare(old, new, headlines(old), headlines(new), min_change, noise_floor, across, between_runs, sets)
     names, other_names = (tuple(run.name for run in side) for side in sides)
     return replace(compared, runs_before=names, runs_after=other_names)
 
@@ -240,6 +240,11 @@ def _centred(series: Sequence[Floats]) -> Floats:
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
+def key_without(case: Case, names: Collection[str]) -> Key:
+    """Return the values of all fields and options of a case except these, in which the sides differ."""
+    return tuple(case.value(name) for name in FIELDS if name not in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The field in which the sides differ on purpose."""
@@ -249,13 +254,10 @@ class Axis:
     # Value of the field on each side; None means any value.
     values: tuple[str | None, str | None]
 
-    def key(self, case: Case) -> str:
+    def key(self, case: Case) -> Key:
         """Return the case's key without the field."""
-        if not self.field:
-            return case.key
         # Only calls back to back have a depth: it is a part of the metric.
-        blank = replace(case, depth=1) if self.field == "metric" else case
-        return blank.with_value(self.field, "*").key
+        return key_without(case, {self.field, "depth"} if self.field == "metric" else {self.field})
 
     def has(self, case: Case, value: str | None) -> bool:
         """Return whether the case has this value of the field; True if no value is given."""
@@ -266,9 +268,9 @@ class Axis:
         value = case.value(self.field)
         return "" if value is None else str(value)
 
-    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
+    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[Key, Summary]:
         """Return the summaries of a side by `key`; if a value is given, only summaries with this value of the field."""
-        by_key: dict[str, Summary] = {}
+        by_key: dict[Key, Summary] = {}
         for summary in summaries:
             if not self.has(summary.case, value):
                 continue
@@ -326,7 +328,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
 
 
 def _unpaired(
-    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], Missing]
+    own: Mapping[Key, Summary], others: Mapping[Key, Summary], reason: Callable[[Case], Missing]
 ) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
     """Return cases with a time on their own side only: cases that failed on the other side, and cases not measured."""
     failed, missing = [], []
@@ -408,22 +410,26 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
     """Return the change of each pair's exposed communication; None if a side has none."""
     olds, news = exposed_of(before), exposed_of(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
-    enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
-    several = [(means(old), means(new)) for (old, _), (new, _) in compress(both, enough)]
-    old_s, new_s = ([side[which] for side in several] for which in (0, 1))
-    tested = iter(verdicts.differences(old_s, new_s, apart=before.path != after.path))
-    changes: list[ExposedChange | None] = []
-    for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
-        if not (old and new):
-            changes.append(None)
-            continue
-        a, b = estimate(old), estimate(new)
-        difference, resolved = intervals.difference_of_intervals(a, b), False
-        if over_launches:
-            difference, significant = next(tested)
-            resolved = significant and abs(difference.value) > max(old_noise_s, new_noise_s)
-        changes.append(ExposedChange(a, b, difference, resolved))
-    return changes
+    old_s, new_s = ([means(case[side][0]) for case in both] for side in (0, 1))
+    tested = verdicts.differences(old_s, new_s, fewest=LAUNCHES_FOR_INTERVAL, apart=before.path != after.path)
+    return [
+        exposed_change(old, new, result, max(old_noise_s, new_noise_s))
+        for ((old, old_noise_s), (new, new_noise_s)), result in zip(both, tested, strict=True)
+    ]
+
+
+def exposed_change(
+    old: Series, new: Series, tested: tuple[Interval, bool] | None, noise_s: float
+) -> ExposedChange | None:
+    """Return the change of exposed communication; None if a side has none. A change up to `noise_s` is not resolved.
+
+    tested: the result of `verdicts.differences`; None with too few launches, so that the change cannot be resolved.
+    """
+    if not (old and new):
+        return None
+    a, b = estimate(old), estimate(new)
+    difference, significant = tested or (intervals.difference_of_intervals(a, b), False)
+    return ExposedChange(a, b, difference, significant and abs(difference.value) > noise_s)
 
 
 # ── notices ──────────────────────────────────────────────────────────────────────────────────────

@@ -176,16 +176,9 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
     common = min(len(s.means_s) for s in segment)
-    if common < 2:
-        alone = intervals.without_interval
-        alpha, beta = _affine(sizes, np.array([s.time_s.value for s in segment if s.time_s is not None]))
-        return (
-            alone(alpha) if alpha else None,
-            alone(1 / beta) if beta else None,
-            alone(alpha / beta) if alpha and beta else None,
-        )
-    launches = np.array([s.means_s[:common] for s in segment]).T
-    alphas, betas = np.array([_affine(sizes, times_s) for times_s in launches]).T
+    alone = [(s.time_s.value,) for s in segment if s.time_s is not None]
+    launches = alone if common < 2 else [s.means_s[:common] for s in segment]
+    alphas, betas = np.array([_affine(sizes, times_s) for times_s in np.array(launches).T]).T
     if not betas.all():
         return _over_launches(alphas), None, None
     return _over_launches(alphas), _over_launches(1 / betas), _over_launches(alphas / betas)

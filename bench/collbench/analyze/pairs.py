@@ -9,18 +9,18 @@ Prints nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import compress
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri
 
-from collbench.analyze.comparability import session_changes
-from collbench.analyze.compare import absences, disturbed
+from collbench.analyze.comparability import differing_facts, session_changes
+from collbench.analyze.compare import FIELDS, SIZE, absences, disturbed, exposed_change, key_without
 from collbench.analyze.parts import exposed_of, samples_that_count
-from collbench.analyze.round_series import estimate
-from collbench.analyze.sessions import differences, facts_of, is_virtual
+from collbench.analyze.round_series import means
+from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import headlines
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from collbench.model.comparisons import (
@@ -48,7 +48,6 @@ from collbench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 FEWEST_PAIRS = LOOKS[0]
 
-SIZE = "size_bytes"
 # Field of a case → the property of the operations that have this field. All have the other fields, except options.
 OF = {SIZE: "sized", "dtype": "typed"}
 
@@ -81,14 +80,14 @@ class PairedCase:
         return self.a.case.key
 
     @property
-    def launches(self) -> tuple[Launches, Launches]:
-        """Return the times on both sides."""
-        return self.a.launches, self.b.launches
-
-    @property
     def pairs(self) -> list[int]:
         """Return the numbers of the launches that both sides have."""
         return sorted(self.a.launches.keys() & self.b.launches.keys())
+
+    def log_ratios(self, pairs: Sequence[int]) -> Floats:
+        """Return the logarithm of B / A in each of these pairs."""
+        a, b = (_means(side, pairs) for side in (self.a, self.b))
+        return np.asarray(np.log(b / a))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +121,7 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
     pairs = {case.key: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
-    ratios: dict[str, Floats] = {}
-    for case in cases:
-        if case.key in pairs:
-            a, b = (_means(side, pairs[case.key]) for side in case.launches)
-            ratios[case.key] = np.log(b / a)
+    ratios = {case.key: case.log_ratios(pairs[case.key]) for case in cases if case.key in pairs}
     if not ratios:
         return Look({}, None, {}, None, Levels())
     index = _index(pairs, ratios)
@@ -149,8 +144,7 @@ def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interva
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
     if len(common) < 2:
         return len(common), None
-    means = [[_means(side, common) for side in case.launches] for case in cases]
-    return len(common), launch_interval(np.exp(np.mean([np.log(b / a) for a, b in means], axis=0)))
+    return len(common), launch_interval(np.exp(np.mean([case.log_ratios(common) for case in cases], axis=0)))
 
 
 def levels_at(looks: Looks) -> Levels:
@@ -184,9 +178,9 @@ def _enough(judgement: Judgement, pairs: int) -> Judgement:
     return verdicts.undecided(judgement, TOO_FEW_PAIRS(fewest=FEWEST_PAIRS))
 
 
-def _means(side: Launches, pairs: Sequence[int]) -> Floats:
+def _means(side: TimedCase, pairs: Sequence[int]) -> Floats:
     """Return the mean time of each launch."""
-    return np.array([side[pair].mean() for pair in pairs])
+    return np.array([side.launches[pair].mean() for pair in pairs])
 
 
 def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> Floats | None:
@@ -226,15 +220,15 @@ def matched(
     that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
     or if a case has several.
     """
-    names = [item.name for item in fields(Case) if item.compare and item.name != "own"]
-    names += [option.name for option in ALL_OPTIONS if option not in OPTIONS]
     differing = []
-    for name in names:
-        a_values, b_values = ({_value(case.case, name) for case in side if _has(case.case, name)} for side in (a, b))
+    for name in FIELDS:
+        a_values, b_values = ({_asked(case).value(name) for case in side if _has(case.case, name)} for side in (a, b))
         if (a_values or b_values) and not a_values & b_values:
             differing.append(name)
-    same = [name for name in names if name not in differing]
-    a_keys, b_keys = (_by_key(side, same) for side in (a, b))
+    a_keys, b_keys = (
+        grouped(sorted(side, key=lambda case: case.case.size_bytes), lambda case: key_without(_asked(case), differing))
+        for side in (a, b)
+    )
     paired = []
     for key, cases in a_keys.items():
         partners = b_keys.get(key, [])
@@ -250,9 +244,9 @@ def matched(
     return paired, only_a, only_b
 
 
-def _value(case: Case, name: str) -> object:
-    """Return the value by which cases pair; for a size, as requested: numbers of ranks round it down differently."""
-    return case.asked if name == SIZE else case.value(name)
+def _asked(case: TimedCase) -> Case:
+    """Return the case with the size as requested: numbers of ranks round it down differently."""
+    return replace(case.case, size_bytes=case.case.asked)
 
 
 def _has(case: Case, name: str) -> bool:
@@ -261,12 +255,6 @@ def _has(case: Case, name: str) -> bool:
     if option := next((option for option in ALL_OPTIONS if option.name == name), None):
         return operation.has(option) if option in OPTIONS else option in operation.own_options
     return name not in OF or bool(getattr(operation, OF[name]))
-
-
-def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[object, ...], list[TimedCase]]:
-    """Return the cases by the values of these fields, in ascending order of size."""
-    ascending = sorted(side, key=lambda case: case.case.size_bytes)
-    return grouped(ascending, lambda case: tuple(_value(case.case, name) for name in names))
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +301,7 @@ def compare_sides(
     for case, exposed in zip(judged, _exposed(judged, count, shown.levels), strict=True):
         ratios = shown.ratios[case.key]
         pairs = case.pairs[: len(ratios)]
-        before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
+        before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
         judgement = replace(shown.judgements[case.key], ratios=_ratios(ratios))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
     not_a, not_b = absences(a), absences(b)
@@ -328,7 +316,7 @@ def compare_sides(
         verdict=verdicts.gravest(shown.verdicts, shown.whole, each) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),
-        differences=differences(facts_of(a), facts_of(b)),
+        differences=differing_facts(a, b),
         only_before=tuple(Unpaired(case.case, case.case, *not_b(case.case)) for case in only_a),
         only_after=(
             *(Unpaired(case.b.case, case.a.case, *not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
@@ -398,21 +386,13 @@ def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[Ex
 
     The mean of each launch counts. All cases are tested together, at the level of the look.
     """
-    both = [[{n: side.exposed[n] for n in case.pairs[:count] if n in side.exposed} for side in (case.a, case.b)]
-            for case in cases]  # fmt: skip
-    pairs = [[number for number in a if number in b] for a, b in both]
-    several = [len(numbers) >= 2 for numbers in pairs]
-    differences_s = [
-        np.array([np.mean(b[number]) - np.mean(a[number]) for number in numbers])
-        for (a, b), numbers in compress(zip(both, pairs, strict=True), several)
+    pairs = [[n for n in case.pairs[:count] if n in case.a.exposed and n in case.b.exposed] for case in cases]
+    both = [
+        [{number: side.exposed[number] for number in numbers} for side in (case.a, case.b)]
+        for case, numbers in zip(cases, pairs, strict=True)
     ]
-    tested = iter(verdicts.differences(differences_s, error_rate=levels.change))
-    changes: list[ExposedChange | None] = []
-    for (a, b), numbers, enough in zip(both, pairs, several, strict=True):
-        if not enough:
-            changes.append(None)
-            continue
-        difference, significant = next(tested)
-        before, after = (estimate({number: side[number] for number in numbers}) for side in (a, b))
-        changes.append(ExposedChange(before, after, difference, significant and len(numbers) >= FEWEST_PAIRS))
-    return changes
+    tested = verdicts.differences([means(b) - means(a) for a, b in both], error_rate=levels.change)
+    return [
+        None if result is None else exposed_change(a, b, result, 0.0 if len(a) >= FEWEST_PAIRS else inf)
+        for (a, b), result in zip(both, tested, strict=True)
+    ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from collbench.catalog.registry import PACKAGES
 from collbench.model.conclusions import Summary
@@ -13,6 +14,10 @@ from collbench.model.records import Case, Run, Samples
 
 if TYPE_CHECKING:  # only code that computes needs numpy
     from collbench.analyze.round_series import Series
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,25 @@ class AnalysisPart:
     facts: Callable[[Run], dict[str, str]] = lambda run: {}
 
 
+def once(conclude: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+    """Return a function that draws a conclusion from a run only once, because several analyses of a report need it."""
+
+    @functools.wraps(conclude)
+    def concluded(run: Run, /, *arguments: P.args, **named: P.kwargs) -> R:
+        if (conclude, arguments) not in run.concluded:
+            run.concluded[conclude, arguments] = conclude(run, *arguments, **named)
+        result: R = run.concluded[conclude, arguments]
+        return result
+
+    return concluded
+
+
 def parts() -> dict[str, AnalysisPart]:
     """Return the part of each package that has one, by the package's name."""
     return {package.name: package.analysis.value for package in PACKAGES if package.analysis is not None}
 
 
+@once
 def samples_that_count(run: Run) -> list[Samples]:
     """Return the samples of a run; for cases of packages, only the timed blocks that count."""
     samples = run.samples

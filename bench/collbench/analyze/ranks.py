@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analyze.sessions import Clocks, Hosts, hosts, in_words
+from collbench.analyze.sessions import Clocks, Hosts, clocks_of, hosts, in_words
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Finding, FindingKind
@@ -86,7 +86,7 @@ def late_ranks(run: Run) -> list[Finding]:
     """Return one finding for each rank or node that arrives last too often for chance, and thereby costs time."""
     launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
-    clocks = Clocks(run)
+    clocks = clocks_of(run)
     for samples in run.samples:
         case = samples.case
         if samples.failure is None and case.world_size > 1 and cycle(case) == 1 and _shows_last_rank(samples, clocks):

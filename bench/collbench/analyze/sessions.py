@@ -1,27 +1,20 @@
-"""Read the records that the sessions of a run made of its machine, hosts, ranks and clocks.
+"""Read the records that the sessions of a run made of its hosts, ranks and clocks.
 
-In: `Run.environment`, or entries of it. Out: facts by name and their differences between two runs; the machine of a
-run; where its ranks ran; timings of all ranks on one clock. Judges nothing: the reader has to decide whether a newer
-NCCL explains a change.
+In: `Run.environment`, or entries of it. Out: where its ranks ran; timings of all ranks on one clock. `comparability`
+reads the facts that tell machines and software apart.
 """
 
 import dataclasses
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.analyze import comparability
-from collbench.analyze.comparability import HARMLESS
-from collbench.analyze.parts import parts
+from collbench.analyze.parts import once
 from collbench.model.facts import LaunchFacts, RankFacts, Session
 from collbench.model.projection import grouped
-from collbench.model.records import NOT_AVAILABLE, Run, Samples, Sampling, Timings
-from collbench.store.ledger import MachineIdentity
+from collbench.model.records import NOT_AVAILABLE, Run, Samples, Timings
 
-# Name of a fact → its value in words.
-Facts = dict[str, str]
 # Label of a host → its ranks.
 Hosts = dict[str, tuple[int, ...]]
 BackendAndSize = tuple[str, int]
@@ -48,71 +41,6 @@ def is_virtual(run: Run) -> bool:
 def is_virtual_gpu(name: str) -> bool:
     """Return whether a GPU of this name is virtual."""
     return name.startswith(VIRTUAL)
-
-
-# ── facts that can explain a difference ──────────────────────────────────────────────────────────
-def differences(before: Facts, after: Facts) -> tuple[tuple[str, str, str], ...]:
-    """Return (fact, value before, value after) of the facts that differ; "-" if a run does not have the fact."""
-    rows = [(name, before.get(name, "-"), after.get(name, "-")) for name in dict.fromkeys([*before, *after])]
-    return tuple(row for row in rows if row[1] != row[2])
-
-
-def facts_of(run: Run) -> Facts:
-    """Return the facts of a run; for an imported run, as far as they are known."""
-    if run.imported is not None:
-        sources = [session.get("imported", {}) for session in run.environment]
-        return {
-            "measured by": distinct(run.imported.get("tool", [])),
-            "aggregation": distinct(run.imported.get("statistic", [])),
-            "hostname": distinct(host for source in sources for host in source.get("hosts", [])),
-            "devices": distinct(source.get("devices") for source in sources),
-            "nccl": distinct(source.get("nccl") for source in sources),
-            **{name: str(value) for source in sources for name, value in source.get("variables", {}).items()},
-            "launches": str(run.plan.launches),
-        }
-    settings = run.plan.settings
-    return {
-        "measured by": "CollBench",
-        "aggregation": "maximum over ranks, mean over iterations",
-        **session_facts(run.environment),
-        **{f"sampling.{name}": str(value) for name, value in dataclasses.asdict(settings.sampling).items()},
-        "launches": str(run.plan.launches),
-        "pool_bytes": str(settings.pool_bytes),
-        "planted faults": str(len(settings.faults)),
-        **{name: value for part in parts().values() for name, value in part.facts(run).items()},
-    }
-
-
-def session_facts(sessions: list[Session]) -> Facts:
-    """Return machine, software and environment variables of a measured run; each variable is a separate fact."""
-    recorded = [comparability.facts_of_session(session) for session in sessions]
-    paths = [path for path in dict.fromkeys(itertools.chain(*recorded)) if comparability.group_of(path) is not HARMLESS]
-    facts = {comparability.named(path): distinct(values.get(path) for values in recorded) for path in paths}
-    return facts | {"devices": distinct(rank.get("device_name") for rank in ranks_of(sessions))}
-
-
-def distinct(values: Iterable[Any]) -> str:
-    """Return the distinct values over sessions or ranks, joined by slashes; usually one value."""
-    texts = sorted({str(value) for value in values if value is not None})
-    return " / ".join(texts) or NOT_AVAILABLE
-
-
-# ── the machine ──────────────────────────────────────────────────────────────────────────────────
-def machine_of(run: Run) -> MachineIdentity | None:
-    """Return the machine that measured a run; None if it is unknown."""
-    if run.imported is not None or not run.environment:
-        return None
-    return machine_of_sessions(run.environment, run.plan.settings.sampling)
-
-
-def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineIdentity:
-    """Return the machine that entries of environment.json describe, with the sampling settings."""
-    facts = session_facts(sessions)
-    host = ("hostname", "cpu.model", "cpu.usable_cores", "gpus.name", "boot_id", "kernel")
-    sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
-    fingerprint = comparability.fingerprint(sessions)
-    own = (facts.get(name, NOT_AVAILABLE) for name in (*host, "packages.torch", "nccl", "launcher"))
-    return MachineIdentity(*[*own, sampling_text, fingerprint])
 
 
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────
@@ -231,3 +159,6 @@ class Clocks:
         start = timed.start_ns - np.rint(offset).astype(np.int64)
         uncertainty = max(int((bounds[:, 2] - bounds[:, 1]).max()) for bounds in (begin, end)) / 2e9
         return Aligned(dataclasses.replace(timed, start_ns=start), uncertainty)
+
+
+clocks_of = once(Clocks)

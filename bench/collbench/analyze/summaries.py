@@ -6,14 +6,14 @@ per launch the mean over iterations, over launches the geometric mean with Stude
 decides which of its timed blocks count.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from collbench.analyze.parts import samples_that_count
-from collbench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
+from collbench.analyze.parts import once, samples_that_count
+from collbench.analyze.sessions import Aligned, Clocks, clocks_of, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import ChoiceChange, Summary
@@ -21,7 +21,7 @@ from collbench.model.notices import STOPPED_EARLY, Kind, Notice
 from collbench.model.projection import SIZES, grouped
 from collbench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
 from collbench.stats import intervals
-from collbench.stats.intervals import Floats
+from collbench.stats.intervals import Floats, LaunchScatter
 from collbench.stats.series import common_mode, outliers, over_launches, steady
 
 # Below this multiple of the time between two timestamps with nothing between them, the clock is part of the number.
@@ -35,90 +35,99 @@ STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
 # Share of iterations beyond the far fence above which the mean hardly describes a case.
 OUTLIER_LIMIT = 0.05
 
-# A case, its launches that succeeded, and the failures of its other launches → the summary.
-Summarizer = Callable[[Case, list[Samples], tuple[Failure, ...]], Summary]
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A case that was tried, with its launches that succeeded."""
+
+    case: Case
+    good: list[Samples]
+    failures: tuple[Failure, ...]
+    # Seconds of each iteration of each launch; none if another tool reports one number per launch.
+    series: list[Floats]
+    # Mean of each launch, in seconds.
+    means: Floats
+
+    @property
+    def timed(self) -> list[Timings]:
+        return [samples.timed for samples in self.good if samples.timed is not None]
 
 
 def summarize(run: Run) -> list[Summary]:
     """Return one summary for each case that was planned and tried, in the order of the tables."""
-    clocks = Clocks(run)
+    clocks, virtual, sampling = clocks_of(run), is_virtual(run), run.plan.settings.sampling
     choices: dict[str, Json] = {}
     for launch in launches_of(run.environment):
         choices |= launch.get("chosen", {})
-    sampling = run.plan.settings.sampling
     target = sampling.relative_error if sampling.iterations is None else None
-    summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, target))
-    virtual = is_virtual(run)
-    return [replace(s, chosen=_chosen(choices.get(s.case.key, {})), virtual=virtual) for s in summaries]
+    summaries = []
+    for tried, headline in _headlines(run):
+        headline |= {"chosen": _chosen(choices.get(tried.case.key, {})), "virtual": virtual}
+        summaries.append(_complete(tried, headline, clocks, target) if tried.timed else Summary(**headline))
+    return summaries
 
 
+@once
 def headlines(run: Run) -> list[Summary]:
     """Return summaries with only the values that a comparison needs: times with intervals, percentiles, failures.
 
     The numbers are equal to `summarize`'s, in a fraction of its time: comparisons read many runs with many cases.
     """
-    return _by_case(run, _headline)
+    return [Summary(**headline) for _, headline in _headlines(run)]
 
 
-def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
-    """Return the summary of each case that was tried, in the order of the tables."""
-    by_case = grouped(samples_that_count(run), lambda samples: samples.case)
-    summaries = []
-    for case in sorted(by_case, key=case_order):
-        launches = by_case[case]
-        failures = tuple(s.failure for s in launches if s.failure is not None)
-        good = [s for s in launches if s.failure is None and s.timed is not None]
-        if any(s.aggregate is not None for s in launches):
-            summaries.append(_aggregate_summary(case, launches, failures))
-        elif good:
-            summaries.append(summarizer(case, good, failures))
-        else:
-            summaries.append(Summary(case, failures=failures))
-    return _widened(summaries)
+def _headlines(run: Run) -> Iterator[tuple[_Tried, Json]]:
+    """Yield each case that was tried, with its `_headline`, in the order of the tables.
 
-
-def _widened(summaries: list[Summary]) -> list[Summary]:
-    """Give cases of several launches their scatter, and intervals that use autocorrelation and skewness of their kind.
-
-    A kind is a backend and a scheduling, over whose cases both are pooled.
+    Intervals over launches use autocorrelation and skewness, pooled over all cases of a backend and a scheduling.
     """
-    kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
-    scatter = {kind: intervals.launch_scatter([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
-    return [
-        replace(
-            s,
-            time_s=intervals.of_launches(np.array(s.means_s), scatter[s.case.backend, s.case.scheduling]),
-            scatter=float(np.std(np.log(s.means_s), ddof=1)),
-        )
-        if len(s.means_s) > 1
-        else s
-        for s in summaries
-    ]
+    by_case = grouped(samples_that_count(run), lambda samples: samples.case)
+    tried = [_tried(case, by_case[case]) for case in sorted(by_case, key=case_order)]
+    scatter: dict[Case, LaunchScatter] = {}
+    for alike in grouped(tried, lambda each: (each.case.backend, each.case.scheduling)).values():
+        pooled = intervals.launch_scatter([np.log(each.means) for each in alike])
+        scatter |= dict.fromkeys((each.case for each in alike), pooled)
+    yield from ((each, _headline(each, scatter[each.case])) for each in tried)
 
 
-def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]) -> Summary:
-    timed = [samples.timed for samples in launches if samples.timed is not None]
-    series = [timings.slowest_s for timings in timed]
+def _tried(case: Case, launches: Sequence[Samples]) -> _Tried:
+    good = [s for s in launches if s.failure is None and (s.timed or s.aggregate) is not None]
+    series = [np.asarray(times.slowest_s) for s in good if (times := s.timed or s.aggregate) is not None]
+    series = series if all(map(len, series)) else []
+    means = [times.mean() for times in series] or [s.aggregate.time_s for s in good if s.aggregate is not None]
+    failures = tuple(s.failure for s in launches if s.failure is not None)
+    return _Tried(case, good, failures, series, np.array(means, dtype=float))
+
+
+def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
+    """Return the fields of a summary that a comparison needs; of a case that another tool measured, all fields."""
+    case, timed, series, means = tried.case, tried.timed, tried.series, tried.means
+    if not tried.good:
+        return {"case": case, "launches": 0, "iterations": 0, "time_s": None, "failures": tried.failures}
+    if len(timed) == 1:
+        time_s = intervals.of_one_launch(series[0], timed[0].blocks)
+    else:
+        time_s = intervals.of_launches(means, scatter)
+    headline = {
+        "case": case,
+        "launches": len(means),
+        "iterations": sum(map(len, series)),
+        "time_s": time_s,
+        "means_s": tuple(means.tolist()),
+        "scatter": float(np.std(np.log(means), ddof=1)) if len(means) > 1 else None,
+        "algbw": collectives.algbw(case, time_s.value),
+        "busbw": collectives.busbw(case, time_s.value),
+        "stall": common_mode(series) if one_series(case) or not timed else None,
+        "failures": tried.failures,
+    }
+    if not timed:
+        return headline | _of_other_tool(tried)
     ordered = [np.sort(times) for times in series]
-    means = np.array([times.mean() for times in series])
-    time_s = intervals.of_one_launch(series[0], timed[0].blocks) if len(timed) == 1 else intervals.of_launches(means)
-    return Summary(
-        case=case,
-        launches=len(timed),
-        iterations=sum(map(len, series)),
-        time_s=time_s,
-        host_time_s=_host_time_s(timed),
-        means_s=tuple(means.tolist()),
-        p10_s=_percentile(ordered, 10),
-        p50_s=_percentile(ordered, 50),
-        p90_s=_percentile(ordered, 90),
-        p99_s=_percentile(ordered, 99),
-        foreign_cpu=_foreign_cpu(launches),
-        algbw=collectives.algbw(case, time_s.value),
-        busbw=collectives.busbw(case, time_s.value),
-        stall=common_mode(series) if one_series(case) else None,
-        failures=failures,
-    )
+    return headline | {
+        "host_time_s": _host_time_s(timed),
+        "foreign_cpu": _foreign_cpu(tried.good),
+        **{f"p{percent}_s": _percentile(ordered, percent) for percent in intervals.FEWEST_FOR_PERCENTILE},
+    }
 
 
 def one_series(case: Case) -> bool:
@@ -130,11 +139,9 @@ def one_series(case: Case) -> bool:
     return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
-def _summary(
-    case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, target: float | None
-) -> Summary:
-    timed = [samples.timed for samples in good if samples.timed is not None]
-    series = [timings.slowest_s for timings in timed]
+def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | None) -> Summary:
+    """Return the summary with all its fields."""
+    case, good, timed, series = tried.case, tried.good, tried.timed, tried.series
     of_launch = intervals.within_launch if len(good) > 1 else intervals.of_one_launch
     within = [of_launch(times_s, timings.blocks) for times_s, timings in zip(series, timed, strict=True)]
     usages = [samples.usage for samples in good if samples.usage is not None]
@@ -144,8 +151,8 @@ def _summary(
         skew = pure = None
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
-    summary = replace(
-        _headline(case, good, failures),
+    summary = Summary(
+        **headline,
         fastest_rank_s=fastest,
         skew_s=skew,
         pure_s=pure,
@@ -294,34 +301,22 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
-def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
-    """Summarise a case that another tool measured: one number per launch, and each call's time if it is reported.
+def _of_other_tool(tried: _Tried) -> Json:
+    """Return the fields of a case that another tool measured: one number per launch, and each call's time if reported.
 
     A launch has no interval, because its scatter is unknown: single calls, if the tool reports their times, are
     neighbours in time.
     """
-    good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
-    series = [np.array(launch.slowest_s) for launch in good if launch.each_s]
-    series = series if len(series) == len(good) else []
-    times = np.array([calls.mean() for calls in series] or [launch.time_s for launch in good])
-    time_s = intervals.of_launches(times) if len(good) > 1 else intervals.without_interval(float(times[0]))
-    near, far = outliers(series)
-    return Summary(
-        case=case,
-        launches=len(good),
-        iterations=sum(launch.iterations or 0 for launch in good),
-        time_s=time_s,
-        means_s=tuple(times.tolist()),
-        algbw=collectives.algbw(case, time_s.value),
-        busbw=collectives.busbw(case, time_s.value),
-        outliers=near,
-        far_outliers=far,
-        stall=common_mode(series),
-        stopped_by=("imported",),
-        failures=failures,
-        notices=tuple(_failed(failures, len(launches))),
-        imported=" / ".join(dict.fromkeys(launch.statistic for launch in good)),
-    )
+    aggregates = [s.aggregate for s in tried.good if s.aggregate is not None]
+    near, far = outliers(tried.series)
+    return {
+        "iterations": sum(aggregate.iterations or 0 for aggregate in aggregates),
+        "outliers": near,
+        "far_outliers": far,
+        "stopped_by": ("imported",),
+        "notices": tuple(_failed(tried.failures, len(aggregates) + len(tried.failures))),
+        "imported": " / ".join(dict.fromkeys(aggregate.statistic for aggregate in aggregates)),
+    }
 
 
 # ── NCCL's choices ───────────────────────────────────────────────────────────────────────────────

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from collbench import __version__
 from collbench.cli.app import RESULTS, Quiet, Sets, configs
-from collbench.cli.comparison import IfUndecided, Undecided, conclude_sides, exit_code, share
+from collbench.cli.comparison import IfUndecided, conclude_sides, exit_code, share
 from collbench.cli.job import run_task
 from collbench.cli.measuring import kept_of
 from collbench.cli.sides import check_in_job, measure_sides
@@ -24,7 +23,7 @@ from collbench.machine import host
 from collbench.model import units
 from collbench.model.comparisons import MIN_CHANGE
 from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.model.records import AbState, Side
+from collbench.model.records import AbState, Side, Undecided
 from collbench.model.units import format_seconds, format_share
 from collbench.planning import plan as planning
 from collbench.report.notices import sentence
@@ -151,7 +150,6 @@ def _create(
         say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)
     facts = {
         "argv": list(argv),
-        "collbench": __version__,
         "sides": {letter: asdict(side) for letter, side in sides.items()},
         "ab": asdict(state),
     }

@@ -9,7 +9,6 @@ from collbench.cli.app import PLOTS, RESULTS
 from collbench.cli.comparison import (
     ComparisonFormat,
     IfUndecided,
-    Undecided,
     compare_runs,
     compare_sides,
     exiting,
@@ -22,6 +21,7 @@ from collbench.cli.output import folder_name, optional
 from collbench.cli.terminal import say
 from collbench.model.comparisons import MIN_CHANGE
 from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.records import Undecided
 from collbench.model.units import format_share
 from collbench.store import folders
 

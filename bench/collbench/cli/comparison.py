@@ -19,20 +19,12 @@ from collbench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
 from collbench.model.notices import Kind
-from collbench.model.records import Ending, EndReason, Run
+from collbench.model.records import Ending, EndReason, Run, Undecided
 from collbench.report import wording
 from collbench.report.blocks import Block
 from collbench.store import folders, ledger
 
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
-
-
-class Undecided(StrEnum):
-    """The exit code of a comparison without a decision: 0, 1 or 3."""
-
-    PASS = "pass"  # noqa: S105 - no password
-    FAIL = "fail"
-    THREE = "3"
 
 
 IfUndecided = Annotated[
@@ -95,7 +87,7 @@ def _check_one_machine(side: Sequence[Run]) -> None:
         if run.imported is None and first.imported is None and first.environment and run.environment:
             backends = {case.backend for case in run.plan.cases}
             sessions: list[Session] = [{**member.environment[0], "side": ""} for member in (first, run)]
-            different = comparability.differences(sessions[:1], sessions[1], backends)
+            different = comparability.session_differences(sessions[:1], sessions[1], backends)
             if blocking := [difference for difference in different if difference.blocking]:
                 raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 
@@ -130,7 +122,7 @@ def compare_sides(path: Path) -> Comparison:
         fewest = pairs.FEWEST_PAIRS
         remarks += (SHORT_BUDGET(pairs=result.pairs, fewest=fewest, minutes=minutes),)
     result = replace(result, alternate=state.alternate, budget_s=state.budget_s, remarks=remarks)
-    return exiting(result, Undecided(state.undecided))
+    return exiting(result, state.undecided)
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
 
-from collbench import __version__
 from collbench.catalog.registry import PACKAGES
 from collbench.cli.app import RESULTS
 from collbench.cli.terminal import say
@@ -104,7 +103,7 @@ def start(
         raise UnmeasurableError(f"{config_source.name}: nothing can be measured here", reason)
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
-    facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
+    facts = {"argv": list(argv), "overrides": sets}
     path = folders.create(RESULTS, plan, config_source.raw, facts, kept, output)
     return measured(path, plots, coordinator, live(folders.read(path)) if live is not None else None, quiet)
 
@@ -296,7 +295,7 @@ def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, ba
     """Raise StoreError if `here` differs in a fact that makes times incomparable; print the other differences."""
     from collbench.analyze import comparability
 
-    different = comparability.differences(recorded, here, backends)
+    different = comparability.session_differences(recorded, here, backends)
     blocking = [difference for difference in different if difference.blocking]
     if blocking:
         raise StoreError(wording.refused_resume(path, recorded[-1], blocking))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from collbench.analyze.between_run import smallest_changes
-from collbench.analyze.sessions import machine_of_sessions
+from collbench.analyze.comparability import machine_of_sessions
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.variables import allowed
 from collbench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets

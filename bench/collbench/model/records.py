@@ -15,10 +15,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le
+
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.facts import ImportFacts, Manifest, Session
 from collbench.model.notices import Notice
 from collbench.model.results import fact
+from collbench.model.units import MOST_ELEMENTS, MOST_RANKS
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from collections.abc import Callable, Sequence
@@ -30,6 +33,10 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
+# A number of elements or bytes.
+Amount = Annotated[int, Ge(0), Le(MOST_ELEMENTS)]
+# A number of things of which there is at least one.
+Count = Annotated[int, Gt(0), Le(MOST_ELEMENTS)]
 
 
 # ── how records are stored ───────────────────────────────────────────────────────────────────────
@@ -57,6 +64,20 @@ def _array(ranks: Any) -> Integers:
 
 if not TYPE_CHECKING:
     Integers = Annotated[Any, _ListPerRank]
+
+
+class _OnceMinusOne:
+    """Metadata of a share that is None if it is unknown: earlier runs have -1 there."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(_known, handler(source))
+
+
+def _known(share: float | None) -> float | None:
+    return None if share == -1 else share
 
 
 def _without_defaults(source: Any, handler: Any, always: str = "") -> Any:
@@ -272,9 +293,9 @@ class Case:
 
     op: str
     backend: str
-    world_size: int
+    world_size: Annotated[int, Gt(0), Le(MOST_RANKS)]
     dtype: str
-    size_bytes: int
+    size_bytes: Amount
     reduce_op: str = option(
         "sum",
         "how elements are combined",
@@ -317,7 +338,7 @@ class Case:
         key=ConfigKey("calls", (["sync", "async"],), noun="kind of call", advanced=True),
         names=("sync", "async"),
     )
-    root: int = option(
+    root: Annotated[int, Ge(0)] = option(
         0,
         "root of an operation that has one",
         "root {}",
@@ -364,7 +385,7 @@ class Case:
     )
     own: OwnOptions = OwnOptions()
 
-    asked_bytes: int = field(default=0, compare=False)
+    asked_bytes: Amount = field(default=0, compare=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -396,12 +417,6 @@ class Case:
     def value(self, name: str) -> Any:
         """Return the value of a field or of an own option of the operation; None if it has no such option."""
         return getattr(self, name) if name in CASE_FIELDS else getattr(self.own, name, None)
-
-    def with_value(self, name: str, value: Any) -> Case:
-        """Return the case with another value of a field or own option; unchanged if it has no such option."""
-        if name in CASE_FIELDS:
-            return replace(self, **{name: value})
-        return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
 
 
 # The table of options in a type: `Case`, or a subclass of `OwnOptions`.
@@ -563,6 +578,14 @@ class Ending:
     pairs: int
 
 
+class Undecided(StrEnum):
+    """The exit code of a comparison without a decision: 0, 1 or 3."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    THREE = "3"
+
+
 @dataclass(slots=True)
 class AbState:
     """The request and the progress of `ab`. The manifest stores them after each look."""
@@ -570,14 +593,13 @@ class AbState:
     min_change: float
     budget_s: float
     each: bool
-    # Exit code if nothing was decided: pass, fail or 3.
-    undecided: str
+    undecided: Undecided
     seed: int
     # Reason why launches of A and B alternate; None if the ranks of A and B take turns.
     alternate: Notice | None = None
     spent_s: float = 0.0
     # For each look, the number of pairs and the share of the budget that was spent then.
-    looks: list[tuple[int, float]] = field(default_factory=list)
+    looks: list[tuple[Count, Annotated[float, Ge(0), Le(1)]]] = field(default_factory=list)
     # The look that named a change; the same number of fresh pairs follows. None before such a look.
     decided: Ending | None = None
     # None before the end.
@@ -636,16 +658,16 @@ class Timings:
     # rank's device was ready. Then all ranks begin together. The rank that waited 0 came last.
     wait_ns: Integers | None = None
     # Number of calls back to back in one iteration.
-    calls: int = 1
+    calls: Count = 1
     # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is
     # unknown, as in runs of earlier versions.
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[Count, ...] = ()
     # Name of a part of an iteration → its nanoseconds, as arrays whose first axes are iterations and ranks. The package
     # of the operation chooses the names; most operations have none.
     inner_ns: dict[str, Integers] = field(default_factory=dict)
     # For cases that are compared round by round, the share of the machine's CPU time that other processes used in each
-    # block; -1 if it is unknown.
-    foreign_cpu: tuple[float, ...] = ()
+    # block; None if it is unknown.
+    foreign_cpu: tuple[Annotated[float | None, _OnceMinusOne], ...] = ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -790,6 +812,8 @@ class Run:
     notices: tuple[Notice, ...] = ()
     # Maps the name of a package to the data that the package stores in the folder (`catalog.package.KeptFile`).
     kept: dict[str, Any] = field(default_factory=dict)
+    # What `analyze.parts.once` has concluded from this run.
+    concluded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:

@@ -333,14 +333,14 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
     )
 
 
-def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
-    """Return the share of a host's CPU time that processes other than ranks used, maximum over hosts; -1: unknown."""
+def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float | None:
+    """Return the share of a host's CPU time that other processes than ranks used, maximum over hosts; None: unknown."""
     shares = []
     for name in {rank["host"] for rank in ranks}:
         neighbours = [rank for rank in ranks if rank["host"] == name]
         busy_s = neighbours[0]["busy_s"]
         if busy_s is None:
-            return -1.0
+            return None
         # The undetectable time is subtracted; as a threshold it would, under steady load, exclude only long blocks.
         foreign_s = busy_s - sum(rank["own_s"] for rank in neighbours) - UNSEEN_TICKS / os.sysconf("SC_CLK_TCK")
         shares.append(round(max(foreign_s, 0.0) / (wall_s * neighbours[0]["cores"]), 4))

@@ -85,7 +85,12 @@ LOGNORMAL = LaunchScatter()
 
 
 def of_launches(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
-    """Return the interval over launches: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`."""
+    """Return the interval over launches: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`.
+
+    One launch has none: its between-launch variance is unknown.
+    """
+    if len(means) == 1:
+        return without_interval(float(means[0]))
     if len(means) >= FEWEST_OVER_LAUNCHES:
         return launch_interval(means, scatter)
     center = float(np.exp(np.mean(np.log(means)))) if np.all(means > 0) else float(np.mean(means))
@@ -177,6 +182,15 @@ def difference_of_intervals(before: Interval, after: Interval) -> Interval:
     up = float(np.hypot(before.value - before.low, after.high - after.value))
     center = after.value - before.value
     return Interval(center, center - down, center + up, IntervalKind.WITHIN_RUN)
+
+
+def of_share(hits: int, trials: int, error_rate: float = 0.05) -> tuple[float, float]:
+    """Return the limits of the exact interval of a probability (Clopper and Pearson, Biometrika 26, 1934)."""
+    from scipy.special import betaincinv  # here: no rank needs it
+
+    low = betaincinv(hits, trials - hits + 1, error_rate / 2) if hits else 0.0
+    high = betaincinv(hits + 1, trials - hits, 1 - error_rate / 2) if hits < trials else 1.0
+    return float(low), float(high)
 
 
 @functools.cache

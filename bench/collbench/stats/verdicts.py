@@ -57,7 +57,6 @@ NEIGHBOURS = 5
 # Largest |log ratio|: an interval from two very different launches may overflow; beyond 10²¹, size makes no difference.
 WIDEST_LOG = 50.0
 
-Texts = NDArray[np.str_]
 Counts = int | NDArray[np.int64]
 
 
@@ -355,21 +354,26 @@ def index(before: Sequence[Floats], after: Sequence[Floats]) -> Estimates | None
 
 # ── differences in seconds ───────────────────────────────────────────────────────────────────────
 def differences(
-    *sides: Sequence[Floats], error_rate: float = ERROR_RATE, apart: bool = False
-) -> list[tuple[Interval, bool]]:
+    *sides: Sequence[Floats], fewest: int = 2, error_rate: float = ERROR_RATE, apart: bool = False
+) -> list[tuple[Interval, bool] | None]:
     """Return AFTER − BEFORE per case, for values that may be negative, and whether it differs from zero.
 
-    sides: launches before and after; or one side of differences, one per pair of launches. The tests are as for
-    verdicts, on the values themselves. apart: the sides are from different runs, which differ as launches do.
+    sides: launches before and after; or one side of differences, one per pair of launches. None for a case with fewer
+    than `fewest` values on a side. The tests are as for verdicts, on the values themselves. apart: the sides are from
+    different runs, which differ as launches do.
     """
-    if not sides[0]:
-        return []
-    estimates = _estimates(sides, TICK_S)
+    enough = [min(map(len, case)) >= fewest for case in zip(*sides, strict=True)]
+    if not any(enough):
+        return [None] * len(enough)
+    estimates = _estimates([[*itertools.compress(side, enough)] for side in sides], TICK_S)
     if apart:
         estimates = with_assumed(estimates)
     half, _ = half_width(estimates, error_rate)
     ends = zip(*((estimates.difference + shift).tolist() for shift in (0, -half, half)), strict=True)
-    return [(Interval(value, low, high, IntervalKind.OVER_LAUNCHES), low > 0 or high < 0) for value, low, high in ends]
+    tested = (
+        (Interval(value, low, high, IntervalKind.OVER_LAUNCHES), low > 0 or high < 0) for value, low, high in ends
+    )
+    return [next(tested) if is_enough else None for is_enough in enough]
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────

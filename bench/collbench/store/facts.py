@@ -28,8 +28,7 @@ def manifest_of(data: Json) -> Manifest:
 
 def notices_of(manifest: Manifest) -> list[Notice]:
     """Return the notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
-    notices: list[Notice] = validated(list[Notice], manifest.get("imported", {}).get("notices", []))
-    return notices
+    return validated(list[Notice], manifest.get("imported", {}).get("notices", []))
 
 
 def environment_of(data: list[Any]) -> list[Session]:

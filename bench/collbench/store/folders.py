@@ -28,6 +28,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
+from collbench import __version__
 from collbench.catalog.registry import PACKAGES
 from collbench.model.errors import ForeignError, StoreError, damaged_json, reason_of
 from collbench.model.facts import Session
@@ -62,8 +63,8 @@ def create(
     """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
     output: must not exist, or be an empty folder; the manifest then names it, too. facts: content of the manifest in
-    addition to schema, name, times and status (command line, version, commit). kept: name of a package → its data for
-    the folder.
+    addition to schema, name, version, times and status, such as the command line. kept: name of a package → its data
+    for the folder.
     """
     from collbench.store import encoding  # here: it loads pydantic, which `list` does not need
 
@@ -83,7 +84,7 @@ def create(
             write(path / package.kept.name, package.kept.to_text(kept[package.name]))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
-    manifest = {"schema": SCHEMA, "name": plan.name, **facts}
+    manifest = {"schema": SCHEMA, "name": plan.name, "collbench": __version__, **facts}
     started = now.isoformat(timespec="seconds")
     write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
     return path
@@ -97,13 +98,9 @@ def _new_folder(path: Path) -> Path:
         )
     for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
         numbered = path.with_name(path.name + suffix)
-        try:
+        with naming(numbered), contextlib.suppress(FileExistsError):
             numbered.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise StoreError(f"{numbered}: {reason_of(error)}") from None
-        return numbered
+            return numbered
     raise StoreError(f"{path}: a hundred runs of this name in one second")
 
 
@@ -185,14 +182,9 @@ def discard(path: Path) -> None:
 
 def is_being_written(path: Path) -> bool:
     """Return whether a living process has the run's journal open; False if the file system has no locks."""
-    try:
-        fd = open_plain(path / SAMPLES, os.O_RDONLY)
-    except StoreError:
-        return False
-    try:
-        return locks.shared(fd) is False
-    finally:
-        os.close(fd)
+    with contextlib.suppress(StoreError), open(open_plain(path / SAMPLES, os.O_RDONLY), "rb") as file:
+        return locks.shared(file.fileno()) is False
+    return False
 
 
 def open_plain(path: Path, flags: int) -> int:
@@ -303,7 +295,7 @@ class RunFolder:
         from collbench.store import encoding  # as above
 
         with _naming_damage(f"{self.path / MANIFEST}: ab:"):
-            return encoding.ab_from_json(self.manifest.get("ab") or {})
+            return encoding.validated(AbState, self.manifest.get("ab") or {})
 
     @functools.cached_property
     def plans(self) -> dict[str, Plan]:
@@ -326,12 +318,11 @@ class RunFolder:
         if not (self.path / SAMPLES).exists():
             remedy = f"collbench resume {self.path} measures it"
             raise StoreError(f"{self.path}: it has no {SAMPLES}, so it contains no measurement: {remedy}")
-        starts = [_start_of(side) if side else b"" for side in self._letters]
-        contents = _read_lines(self.path / SAMPLES, encoding.samples_from_line, starts)
+        contents = _read_lines(self.path / SAMPLES, encoding.samples_from_line, self._letters)
         sessions = _read_json(self.path / ENVIRONMENT, list)
         with _naming_damage(f"{self.path / ENVIRONMENT}:"):
             environment = facts.environment_of(sessions)
-        return {side: self._run(side, environment, *lines) for side, lines in zip(self._letters, contents, strict=True)}
+        return {side: self._run(side, environment, *lines) for side, lines in contents.items()}
 
     @property
     def run(self) -> Run:
@@ -487,36 +478,34 @@ DAMAGED_LINES = Kind("damaged-lines", "{path}: {lines} further lines are damaged
 
 
 def _read_lines(
-    path: Path, samples_from_line: Callable[[bytes], Samples], starts: Sequence[bytes]
-) -> list[tuple[list[Samples], list[Notice]]]:
-    """Return, for each of `starts`, the samples in the lines that begin with it, and a notice per damaged line.
+    path: Path, samples_from_line: Callable[[bytes], Samples], sides: Sequence[str]
+) -> dict[str, tuple[list[Samples], list[Notice]]]:
+    """Return, for each side, the samples in its lines, and a notice per damaged line. The side "" has all lines.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     """
-    contents: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
+    contents: dict[str, tuple[list[Samples], list[Notice]]] = {side: ([], []) for side in sides}
+    starts = {side: _start_of(side) if side else b"" for side in sides}
     # Garbage collection is off: searching the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
-        with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        with naming(path), open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    for _, damaged in contents:
+                    for _, damaged in contents.values():
                         damaged.append(TORN_LINE())
                     break
-                start = next((start for start in starts if line.startswith(start)), None)
-                if start is None:
-                    continue
-                samples, damaged = contents[starts.index(start)]
-                try:
-                    with _naming_damage(f"{path}: line {number}:"):
-                        samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
-                except StoreError as error:
-                    damaged.append(DAMAGED_LINE(error=str(error)))
-    except OSError as error:
-        raise StoreError(f"{path}: {reason_of(error)}") from None
+                for side, start in starts.items():
+                    if line.startswith(start):
+                        samples, damaged = contents[side]
+                        try:
+                            with _naming_damage(f"{path}: line {number}:"):
+                                samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
+                        except StoreError as error:
+                            damaged.append(DAMAGED_LINE(error=str(error)))
     finally:
         gc.enable()
-    for _, damaged in contents:
+    for _, damaged in contents.values():
         if (more := len(damaged) - MOST_DAMAGED) > 0:
             damaged[MOST_DAMAGED:] = [DAMAGED_LINES(path=str(path), lines=more)]
     return contents

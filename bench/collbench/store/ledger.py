@@ -5,16 +5,15 @@ end at the same time. Launches of one run share the boot of the machine and its 
 the between-run variance. The format: docs/develop/results-format.md.
 """
 
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from collbench.model.errors import StoreError, reason_of
+from collbench.model.errors import StoreError
 from collbench.model.records import NOT_AVAILABLE
 from collbench.store import locks
+from collbench.store.encoding import decoded, encoded
+from collbench.store.folders import naming
 
 FILE = "ledger.jsonl"
 
@@ -74,24 +73,17 @@ class LedgerEntry:
     cases: dict[str, CaseNoise]
 
 
-_ENTRY = TypeAdapter(LedgerEntry)
-
-
 def append(root: Path, entry: LedgerEntry) -> None:
     """Append the entry as a line. Raises StoreError."""
-    line = json.dumps(asdict(entry), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-    try:
+    line = encoded(entry) + b"\n"
+    with naming(root / FILE):
         fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
+        with os.fdopen(fd, "ab", buffering=0) as file:
             locks.wait_for(fd)
             end = os.fstat(fd).st_size
-            if os.write(fd, line) != len(line):  # the disk is full: half a line would damage the next one, too
-                os.ftruncate(fd, end)
+            if file.write(line) != len(line):  # the disk is full: half a line would damage the next one, too
+                file.truncate(end)
                 raise StoreError(f"{root / FILE}: the disk is full")
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise StoreError(f"{root / FILE}: {reason_of(error)}") from None
 
 
 def read(root: Path) -> list[LedgerEntry]:
@@ -103,8 +95,8 @@ def read(root: Path) -> list[LedgerEntry]:
     entries: dict[str, LedgerEntry] = {}
     for line in lines:
         try:
-            entry = _ENTRY.validate_json(line)
-        except ValidationError:  # written by a later version, or torn by a crash
+            entry = decoded(line, LedgerEntry)
+        except ValueError:  # written by a later version, or torn by a crash
             continue
         entries.pop(entry.run, None)
         entries[entry.run] = entry

@@ -14,7 +14,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from collbench.analyze.parts import AnalysisPart
 from collbench.analyze.summaries import one_series
@@ -25,7 +24,7 @@ from collbench.model.records import Case, Run, Samples
 from collbench.model.units import format_seconds
 from collbench.packages.bimodality.analyze.stalls import gloo_stalls
 from collbench.packages.bimodality.conclusions import Companion, LaunchFact, LaunchModes, ModesAnalysis
-from collbench.stats.intervals import Floats, average_ranks
+from collbench.stats.intervals import Floats, average_ranks, of_share
 
 Flags = NDArray[np.bool_]
 # With fewer launches, or fewer of one kind, no gap is wide enough; with fewer iterations there is no 10th percentile.
@@ -62,7 +61,7 @@ def launch_modes(run: Run) -> list[LaunchModes]:
                 len(launches),
                 float(np.exp(means[~slow].mean())),
                 float(np.exp(means[slow].mean())),
-                *probability(int(slow.sum()), len(slow)),
+                *of_share(int(slow.sum()), len(slow), ERROR_RATE),
                 tuple(differing(facts, slow)),
                 tuple(dict.fromkeys(fact for fact, _ in facts)),
             )
@@ -90,13 +89,6 @@ def two_kinds(times: Sequence[Floats]) -> Flags | None:
     slow = np.zeros(n, dtype=bool)
     slow[order[chosen:]] = True
     return slow
-
-
-def probability(slow: int, launches: int) -> tuple[float, float]:
-    """Return the limits of the exact interval of the probability that a launch is slow. slow: 0 < slow < launches."""
-    half = ERROR_RATE / 2
-    low, high = (slow, launches - slow + 1, half), (slow + 1, launches - slow, 1 - half)
-    return float(betaincinv(*low)), float(betaincinv(*high))
 
 
 # ── facts that differ between the groups ─────────────────────────────────────────────────────────

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from collbench.cli.app import RESULTS
-from collbench.cli.comparison import SLOWER_OR_FAILED, UNDECIDED, ComparisonFormat, IfUndecided, Undecided, print_as
+from collbench.cli.comparison import SLOWER_OR_FAILED, UNDECIDED, ComparisonFormat, IfUndecided, print_as
 from collbench.config import names
 from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.records import Undecided
 from collbench.packages.gate.conclusions import CheckVerdict
 from collbench.store import folders
 

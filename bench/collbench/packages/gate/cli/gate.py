@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from collbench import __version__
 from collbench.analyze import sessions
 from collbench.catalog import collectives
 from collbench.cli.app import RESULTS, Quiet, Sets
@@ -25,7 +24,7 @@ from collbench.config.models import Config
 from collbench.model.divisions import WORLD
 from collbench.model.errors import ConfigError, RankError, UnmeasurableError
 from collbench.model.notices import Kind, Notice
-from collbench.model.records import Case, Failure, Json
+from collbench.model.records import Case, Failure
 from collbench.model.units import format_seconds, parse_rate, parse_share
 from collbench.packages.gate import config
 from collbench.packages.gate.analyze import nodes as analysis
@@ -227,8 +226,7 @@ class _Fleet:
         cases = [analysis.case(self._settings, len(members), list(groups.values())) for groups in placed]
         self._coordinator.choose(members)
         planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
-        facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
-        path = folders.create(RESULTS, planned, self._raw, facts)
+        path = folders.create(RESULTS, planned, self._raw, {"argv": self._argv, "overrides": []})
         if self.folder == Path():
             self.folder = path
         taken: list[Times] = []

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from collbench import __version__
 from collbench.analyze.analysis import analyze
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
@@ -80,7 +79,7 @@ def import_(
 def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
-    facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
+    facts = {"argv": arguments, "imported": imported.facts}
     path = folders.create(RESULTS, imported.plan, explanation, facts)
     try:
         folders.write_environment(path, [imported.session])

@@ -115,9 +115,8 @@ def _calls(timed: Timings, replay: Replay) -> _Calls:
 
 
 def _interval(launches: Sequence[Floats]) -> Interval:
-    """Return the mean with an interval over launches; a single launch has none: between-launch variance is unknown."""
-    means = np.array([float(np.mean(times)) for times in launches])
-    return intervals.of_launches(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
+    """Return the mean with an interval over launches."""
+    return intervals.of_launches(np.array([float(np.mean(times)) for times in launches]))
 
 
 def _bars(

@@ -14,6 +14,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analyze.parts import once
 from collbench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from collbench.model.conclusions import Interval, Summary
 from collbench.model.notices import Kind, Notice
@@ -91,6 +92,7 @@ def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
     return grouped(own, lambda samples: samples.case)
 
 
+@once
 def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     """Return the timed blocks of a scenario, and mark the blocks that count.
 
@@ -107,8 +109,10 @@ def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     }
     calm = {
         case: {
-            # If blocks do not record the CPU use of other processes, no block is disturbed.
-            launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= most
+            # Where the CPU use of other processes is unknown, no block is disturbed.
+            launch: np.array(
+                [share is None or share <= most for share in timed.foreign_cpu] or [True] * len(timed.duration_ns)
+            )
             for launch, timed in launches.items()
         }
         for case, launches in timings.items()

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from collbench import __version__
 from collbench.analyze.summaries import headlines
 from collbench.catalog.dtypes import DTYPES
 from collbench.cli.app import RESULTS
@@ -139,8 +138,7 @@ def advise(
     strategies = [strategy for strategy, _ in plans.values()]
     plan = runs.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(context.obj[1:])}).encode()
-    facts = {"argv": list(context.obj), "overrides": [], "collbench": __version__}
-    path = folders.create(RESULTS, plan, written, facts)
+    path = folders.create(RESULTS, plan, written, {"argv": list(context.obj), "overrides": []})
     measure(path, plots=False)
     result = folders.read(path)
     analysis = analyzed(result)

@@ -10,7 +10,7 @@ variances that are shrunk towards a common value over cells (`verdicts.moderated
 by launches after it was chosen, so luck in the race gives no rule (docs/studies/tune.md).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -62,14 +62,12 @@ def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> d
     pairs = [(cell, choice) for cell, left in measured.items() for choice in left if choice != leaders[cell]]
     if not pairs:
         return {cell: list(left) for cell, left in alive.items()}
-    own, several = [], []
+    own, several, until = [], [], range(rounds + 1)
     for cell, choice in pairs:
-        differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *nearby[cell])}
-        own.append(np.array(list(differences[cell].values())))
-        several_cells = [values for values in differences.values() if len(values) > 1]
-        common = sorted(set.intersection(*map(set, several_cells))) if several_cells else []
-        near_cells = [[values[number] for number in common] for values in several_cells]
-        several.append(np.mean(near_cells, axis=0) if len(common) > 1 else own[-1])
+        near_cells = [_differences(times, near, choice, leaders[cell], until) for near in (cell, *nearby[cell])]
+        own.append(np.array([*near_cells[0].values()]))
+        means = _together([logs for logs in near_cells if len(logs) > 1])
+        several.append(means if len(means) > 1 else own[-1])
     limit = np.log([len(measured[cell]) ** 2 / RACE_RATE for cell, _ in pairs])
     slower = np.array([values.mean() > 0 for values in own])
     drop_mask = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
@@ -133,7 +131,7 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, leas
     The cell tries the default if the gain of this choice over the default is at most `least_gain`.
     """
     tried: dict[Cell, Pick] = {}
-    nearby = neighbours(alive)
+    nearby, until = neighbours(alive), range(rounds + 1)
     for cell in sorted(alive):
         left = [choice for choice in alive[cell] if _has(times, cell, choice, rounds)]
         if not left or not _has(times, cell, DEFAULT, rounds):
@@ -143,11 +141,11 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, leas
         for near in nearby[cell]:
             other = tried.get(near)
             if other is not None and other in left and other not in {best, DEFAULT}:
-                apart = np.array(list(_differences(times, cell, other, best, rounds).values()))
+                apart = np.array(list(_differences(times, cell, other, best, until).values()))
                 if len(apart) > 1 and apart.mean() < apart.std(ddof=1) / np.sqrt(len(apart)):
                     best = other
                     break
-        gain = -np.mean(list(_differences(times, cell, best, DEFAULT, rounds).values()) or [0.0])
+        gain = -np.mean(list(_differences(times, cell, best, DEFAULT, until).values()) or [0.0])
         tried[cell] = best if gain > -np.log1p(-least_gain) else DEFAULT
     return tried
 
@@ -165,22 +163,18 @@ def _logs(times: Times, cell: Cell, choice: Pick) -> dict[int, float]:
     return times.get(cell, {}).get(choice, {})
 
 
-def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: int) -> dict[int, float]:
-    """Return launch → log ratio of two choices, for the launches of a race that have both."""
+def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, launches: Container[int]) -> dict[int, float]:
+    """Return launch → log ratio of two choices, for those of these launches that have both."""
     a, b = _logs(times, cell, choice), _logs(times, cell, other)
-    return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
+    return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number in launches}
 
 
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────
-def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, Floats]:
+def compared(times: Times, picks: Picks, launches: Container[int]) -> dict[Cell, Floats]:
     """Return log ratios of a cell's tried choice to the default, one per launch, if there are at least FEWEST_PAIRS."""
-    numbers, ratios = set(launches), {}
-    for cell, pick in picks.items():
-        a, b = _logs(times, cell, DEFAULT), _logs(times, cell, pick)
-        common = sorted(numbers & a.keys() & b.keys())
-        if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
-            ratios[cell] = np.array([b[number] - a[number] for number in common])
-    return ratios
+    changed = {cell: pick for cell, pick in picks.items() if pick != DEFAULT}
+    ratios = {cell: _differences(times, cell, pick, DEFAULT, launches) for cell, pick in changed.items()}
+    return {cell: np.array([*logs.values()]) for cell, logs in ratios.items() if len(logs) >= FEWEST_PAIRS}
 
 
 def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
@@ -204,18 +198,21 @@ def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dic
     return {cell: judgement.verdict for cell, judgement in zip(ratios, judgements, strict=True)}
 
 
-def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
+def whole(times: Times, table: Picks, launches: Container[int]) -> tuple[Interval | None, int]:
     """Return the time over the default, for all measured cells with a rule together, and the number of its launches.
 
     It is the geometric mean of the cells in each launch, with Student's t over launches.
     """
-    pairs = [(_logs(times, cell, DEFAULT), _logs(times, cell, pick)) for cell, pick in table.items() if pick != DEFAULT]
-    changed = [(a, b) for a, b in pairs if a.keys() & b.keys() & set(launches)]
-    numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
-    if len(numbers) < 2:
-        return None, len(numbers)
-    ratios = np.exp([np.mean([b[number] - a[number] for a, b in changed]) for number in numbers])
-    return launch_interval(ratios), len(numbers)
+    changed = {cell: pick for cell, pick in table.items() if pick != DEFAULT}
+    ratios = [_differences(times, cell, pick, DEFAULT, launches) for cell, pick in changed.items()]
+    means = _together([logs for logs in ratios if logs])
+    return (launch_interval(np.exp(means)) if len(means) > 1 else None), len(means)
+
+
+def _together(ratios: Sequence[Mapping[int, float]]) -> Floats:
+    """Return the mean over cells in each launch that all of these cells have."""
+    common = sorted(set.intersection(*map(set, ratios))) if ratios else []
+    return np.array([np.mean([logs[number] for logs in ratios]) for number in common])
 
 
 # ── crossovers ───────────────────────────────────────────────────────────────────────────────────

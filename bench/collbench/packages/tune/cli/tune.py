@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collbench import __version__
 from collbench.analyze.notices import BUSY, notices_of
 from collbench.analyze.sessions import is_virtual
 from collbench.catalog.collectives import PLACES, placement
@@ -137,10 +136,8 @@ def _create(
         state.alternate = planning.reason_to_alternate([replace(plan, order=(side.launch,)) for side in most], here)
     if state.alternate is not None:
         say(f"note: launches alternate: {sentence(state.alternate)}", err=True)
-    facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(
-        RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), config_source.raw, facts
-    )
+    plan = replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=())
+    path = folders.create(RESULTS, plan, config_source.raw, {"argv": list(argv), "overrides": sets})
     if check is not None:
         folders.write(path / f"{CHECKED}.{library.suffix}", check)
     write_state(path, state)
