@@ -11,13 +11,14 @@ import pytest
 
 from collbench.analyze.notices import BUSY, CHECKED_ELSEWHERE, CROWDED
 from collbench.analyze.summaries import DISPATCH_BOUND, FAR_OUTLIERS, STEAL
-from collbench.catalog.splits import TOO_HOT
+from collbench.catalog import splits
+from collbench.catalog.rules import ANYWHERE, HERE, Facts
 from collbench.model.errors import StoreError
 from collbench.model.notices import Kind, Notice, kind_named, kinds
+from collbench.model.records import Case, Machine
 from collbench.packages import KINDS
 from collbench.packages.replay.planning import CALLS_LEFT_OUT
 from collbench.packages.replay.replayed_calls import Replay
-from collbench.planning.cases import FEWEST_RANKS, JOB_RANKS
 from collbench.planning.plan import LAUNCH_MEMORY, SEVERAL_REASONS
 from collbench.report.notices import sentence
 from collbench.store import encoding
@@ -77,6 +78,15 @@ def test_the_values_of_each_notice_are_those_of_its_sentence():
             later = {LATER.get(package) for package in path.relative_to(BENCH).parts}
             assert values | later >= set(wanted), (path, line, kind, values, wanted)
     assert len(seen) > 80
+
+
+def test_the_values_of_each_rule_are_facts():
+    facts = Facts(
+        Case("all_to_all", "nccl", 2, "float32", 8, splits=splits.parse("hot:2")),
+        Machine("h", 2, 2**30, 2**20, 2, {}, ranks=2, torch=(2, 13)),
+    )
+    given = [rule.kind.of(facts, rule.names) for rule in (*HERE, *ANYWHERE) if rule.kind]
+    assert len(given) > 40 and all(set(fields(notice.kind.text)) <= notice.values.keys() for notice in given)
 
 
 WORDED = [
@@ -142,17 +152,17 @@ def test_a_stored_notice_is_read_in_any_process():
 def test_values_that_a_file_lacks_are_an_error_of_one_line():
     assert kinds()  # loads those of packages
     for wrong in (
-        JOB_RANKS(),
+        kind_named("job-ranks")(),
         LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
         kind_named("repeated-cases")(size_bytes="x", operation="y", count=1),
-        Notice(TOO_HOT),
+        Notice(kind_named("too-hot")),
     ):
         with pytest.raises(StoreError, match=f"a notice {wrong.kind} does not have"):
             sentence(wrong)
 
 
 def test_reasons_and_replays_survive_the_way_to_a_rank():
-    why = FEWEST_RANKS(op="broadcast", fewest=2)
+    why = kind_named("fewest-ranks")(op="broadcast", fewest=2)
     left = Notice(CALLS_LEFT_OUT, {"operation": "broadcast", "why": (why,), "count": 3})
     replay = Replay("a file", (), (), changes=(left,))
     assert encoding.decoded(encoding.encoded(replay), Replay) == replay
