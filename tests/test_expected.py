@@ -13,10 +13,9 @@ from scipy.special import stdtrit
 from collbench.analyze.sessions import Place
 from collbench.model.conclusions import Interval, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.notices import kind_named
 from collbench.model.records import Case, Failure, Variables
 from collbench.packages.gate.analyze.tables import (
-    A_LINE_BELOW,
-    A_LINE_MISSES,
     FEW_LAUNCHES_OF_LINE,
     NO_BANDWIDTH,
     NOT_IN_RUN,
@@ -107,7 +106,7 @@ def test_one_slow_line_fails_the_table_however_good_the_rest_is():
     checked = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
     assert (checked.verdict, [line.verdict for line in checked.checks][-1]) == ("FAIL", "FAIL")
     open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
-    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", A_LINE_BELOW)
+    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", kind_named("a-line-below"))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,7 @@ def test_checks_are_tabled():
         Check(replace(CASE, world_size=4), 20e9, 0.1, fast, "FAIL"),
         Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", NOT_IN_RUN()),
     ]
-    result = CheckedTable(tuple(checks), "FAIL", A_LINE_MISSES(elsewhere=None))
+    result = CheckedTable(tuple(checks), "FAIL", kind_named("a-line-misses")(elsewhere=None))
     document = written(tables.checks_document(result, "r"))
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)

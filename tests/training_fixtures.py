@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analyze.notices import CROWDED
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from collbench.model.notices import kind_named
 from collbench.model.records import (
@@ -194,7 +193,7 @@ def analysis(scenarios=None):
     return Analysis(
         summaries,
         (
-            CROWDED(ranks=(2,), cores=1),
+            kind_named("crowded")(ranks=(2,), cores=1),
             BLOCKS_LEFT_OUT(**where, dropped=2, blocks=168),
         ),
         Diagnosis(()),

@@ -7,7 +7,6 @@ sentence and the remedy of its kind, and programs filter by the kind.
 from __future__ import annotations
 
 import importlib
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,12 +44,17 @@ class Kind(str):
     @cached_property
     def values(self) -> tuple[str, ...]:
         """Return the names of the values in its sentence and remedy."""
-        parsed = string.Formatter().parse(self.text + self.remedy)
+        from string import Formatter  # here: --help needs it not
+
+        parsed = Formatter().parse(self.text + self.remedy)
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name))
 
     def of(self, facts: object, names: Mapping[str, str] = MappingProxyType({})) -> Notice:
-        """Return a notice whose values are the facts of their names. names: of facts with other names, or "a.b"."""
-        return self(**{name: attrgetter(names.get(name, name))(facts) for name in self.values})
+        """Return a notice whose values are the facts of their names.
+
+        names: of facts whose names differ, also "a.b", and of the fact that is the `cases` of the notice.
+        """
+        return self(**{name: attrgetter(names.get(name, name))(facts) for name in (*self.values, *names)})
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
@@ -105,6 +109,11 @@ def first(rules: Iterable[Rule], facts: object) -> Notice | None:
         if held := rule.holds(facts):
             return held if rule.kind is None else rule.kind.of(facts, rule.names)
     return None
+
+
+def every(rules: Iterable[Rule], facts: object) -> list[Notice]:
+    """Return the notices of all rules that hold."""
+    return [held for rule in rules if (held := first([rule], facts)) is not None]
 
 
 Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, ...] | None

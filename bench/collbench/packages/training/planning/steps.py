@@ -9,7 +9,8 @@ finds settings that measure something other than their author expects.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
+from types import SimpleNamespace
 from typing import Any
 
 from collbench.catalog.backends import BACKENDS
@@ -17,7 +18,7 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.catalog.rules import HERE, LACKS, SCHEDULING
 from collbench.config.models import Config
-from collbench.model.notices import Kind, Notice, Rule, first
+from collbench.model.notices import Kind, Notice, Rule, every, first
 from collbench.model.projection import grouped
 from collbench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
@@ -275,42 +276,31 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
-DEFAULT_CAP = Kind(
-    "default-cap",
-    "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
-    "communication starts later",
-    "write ddp without a cap for the default",
-)
-NO_FREE_CORE = Kind(
-    "no-free-core",
-    "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to overlap communication "
-    "with, so the scheduler is measured",
-    "lower threads or world_sizes, or use an emulated link, which needs no core",
-)
-SINGLE_STEP = Kind(
-    "single-step",
-    "steps: 1 puts one step between two barriers: unequal times at which ranks leave the barrier count for that "
-    "step, and work that reaches into the next step is not seen",
-    "write steps: 2 or more",
-)
+_TRAPS = (
+    Rule(lambda f: any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in f.strategies),
+         Kind("default-cap", "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of "
+              "1 MiB, so communication starts later", "write ddp without a cap for the default")),
+    # On a CPU backend, communication runs on the cores that compute.
+    Rule(lambda f: any(kind(strategy).overlaps for strategy in f.strategies) and f.of.link is None
+         and BACKENDS[f.of.case.backend].device == "cpu" and f.of.options.threads * f.of.case.world_size > f.cores,
+         Kind("no-free-core", "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to "
+              "overlap communication with, so the scheduler is measured",
+              "lower threads or world_sizes, or use an emulated link, which needs no core"),
+         {"ranks": "of.case.world_size", "threads": "of.options.threads"}),
+    Rule(lambda f: f.of.case.depth < 2,
+         Kind("single-step", "steps: 1 puts one step between two barriers: unequal times at which ranks leave the "
+              "barrier count for that step, and work that reaches into the next step is not seen",
+              "write steps: 2 or more")),
+)  # fmt: skip
 
 
 def traps(plan: Plan, cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
-    notices: list[Notice] = []
-    for scenario, strategies in scenarios_of(plan).items():
-        case = scenario.case
-        if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
-            notices.append(DEFAULT_CAP())
-        # On a CPU backend, communication runs on the cores that compute.
-        overlapping = any(kind(strategy).overlaps for strategy in strategies)
-        on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
-        threads = scenario.options.threads
-        if overlapping and on_cores and threads * case.world_size > cores:
-            notices.append(NO_FREE_CORE(ranks=case.world_size, threads=threads, cores=cores))
-        if case.depth < 2:
-            notices.append(SINGLE_STEP())
-    return list(dict.fromkeys(notices))
+    found = (
+        every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores))
+        for scenario, strategies in scenarios_of(plan).items()
+    )
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 # ── the package's part of planning ───────────────────────────────────────────────────────────────
