@@ -183,10 +183,10 @@ _OF_SUMMARY = (
          CASE_OTHER_PROCESSES, {"share": "foreign_cpu"}),
     Rule(lambda s: s.stall is not None,
          Kind("two-modes", "two modes: {share:share} of calls take {slow_s:seconds}, others {fast_s:seconds}"),
-         {name: f"stall.{name}" for name in ("share", "slow_s", "fast_s")}),
+         {name: f"stall.{name}" for name in ("share", "fast_s", "slow_s")}),
     Rule(lambda s: s.stall is None and s.far_outliers > OUTLIER_LIMIT * s.iterations,
          Kind("far-outliers", "{far} of {iterations} iterations are far outliers{causes:after ; seen meanwhile: }"),
-         {"far": "far_outliers", "causes": "outlier_causes"}),
+         {"far": "far_outliers", "iterations": "iterations", "causes": "outlier_causes"}),
 )  # fmt: skip
 DISPATCH_BOUND = Kind(
     "dispatch-bound",

@@ -44,7 +44,7 @@ class Kind(str):
     @cached_property
     def values(self) -> tuple[str, ...]:
         """Return the names of the values in its sentence and remedy."""
-        from string import Formatter  # here: --help needs it not
+        from string import Formatter  # here, so that --help starts without it
 
         parsed = Formatter().parse(self.text + self.remedy)
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name))
@@ -54,9 +54,10 @@ class Kind(str):
 
         names: of facts whose names differ, also "a.b", and of the fact that is the `cases` of the notice.
         """
-        return self(**{name: attrgetter(names.get(name, name))(facts) for name in (*self.values, *names)})
+        return self(**{name: attrgetter(names.get(name, name))(facts) for name in (*names, *self.values)})
 
     def __deepcopy__(self, memo: Any) -> Self:
+        """Return the kind itself, which `dataclasses.asdict` would make anew."""
         return self
 
     @classmethod
