@@ -20,11 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from collbench.catalog import collectives
 from collbench.catalog.collectives import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
 from collbench.catalog.dtypes import DTYPES
+from collbench.catalog.rules import ANYWHERE, Facts
 from collbench.catalog.subgroups import partner
 from collbench.config.models import parse
 from collbench.machine import host
+from collbench.model.notices import first
 from collbench.model.records import Case, Settings
-from collbench.planning.cases import combinations, unsupported_anywhere
+from collbench.planning.cases import combinations
 from collbench.planning.footprint import buffer_bytes
 from collbench.rank import timing
 from collbench.rank.collectives import COLLECTIVES, Subgroup
@@ -231,7 +233,7 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
 def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[str]]:
     """Call the operations as first, middle and last rank of a world; return the operations and the problems."""
     config = parse(EVERYTHING.encode(), "everything", [f"world_sizes=[{world_size}]", *sets])
-    cases = [case for case in combinations(config, MACHINE) if unsupported_anywhere(case) is None]
+    cases = [case for case in combinations(config, MACHINE) if first(ANYWHERE, Facts(case)) is None]
     problems = []
     for rank in ranks or sorted({0, world_size // 2, world_size - 1}):
         with fake_group(rank, world_size) as group:

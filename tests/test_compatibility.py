@@ -10,8 +10,8 @@ from collbench.analyze.comparability import differing_facts
 from collbench.analyze.sessions import by_host, hosts, places_of
 from collbench.launch import compatibility
 from collbench.launch.job import JobRank
-from collbench.machine.host import NO_GPU
 from collbench.model.errors import JobError
+from collbench.model.notices import kind_named
 from collbench.model.records import Case
 from conftest import invented_run, samples, sentences_of_run
 
@@ -45,9 +45,9 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes)
     machine = compatibility.merged(handshakes)
     assert (machine.ranks, machine.ranks_a_host, machine.gpus, machine.cores) == (4, 2, 4, 4)
     assert machine.memory_available_bytes == 2**33 - 3 * 2**30
-    handshakes[3]["machine"]["backends_missing"] = {"nccl": dataclasses.asdict(NO_GPU())}
+    handshakes[3]["machine"]["backends_missing"] = {"nccl": dataclasses.asdict(kind_named("no-gpu")())}
     handshakes[2]["gpu"] = None
-    assert compatibility.merged(handshakes).backends_missing == {"nccl": NO_GPU(host="b")}
+    assert compatibility.merged(handshakes).backends_missing == {"nccl": kind_named("no-gpu")(host="b")}
     assert compatibility.merged(handshakes).gpus == 2
 
 

@@ -13,17 +13,10 @@ from scipy.special import stdtrit
 from collbench.analyze.sessions import Place
 from collbench.model.conclusions import Interval, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
+from collbench.model.notices import kind_named
 from collbench.model.records import Case, Failure, Variables
-from collbench.packages.gate.analyze.tables import (
-    A_LINE_BELOW,
-    A_LINE_MISSES,
-    FEW_LAUNCHES_OF_LINE,
-    NO_BANDWIDTH,
-    NOT_IN_RUN,
-    check,
-    least_of_two_nodes,
-    lines_for_fabric,
-)
+from collbench.packages.gate.analyze import tables as analysis
+from collbench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
 from collbench.packages.gate.conclusions import Check, CheckedTable
 from collbench.packages.gate.config import load, parse
 from collbench.packages.gate.report import tables
@@ -77,7 +70,7 @@ def test_an_omitted_option_fits_every_case_and_few_launches_decide_nothing():
     both = [summary(9.5, 10), summary(5, 6, hot, launches=1)]
     assert [line.verdict for line in lines(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
     (line,) = lines(table(f"{LINE}, options: {{buffers: hot}}"), both)
-    assert line.case == hot and line.note.kind is FEW_LAUNCHES_OF_LINE
+    assert line.case == hot and line.note.kind is analysis.FEW_LAUNCHES_OF_LINE
 
 
 def many(rel: float, seed: int, launches: int = 8):
@@ -109,7 +102,7 @@ def test_one_slow_line_fails_the_table_however_good_the_rest_is():
     checked = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
     assert (checked.verdict, [line.verdict for line in checked.checks][-1]) == ("FAIL", "FAIL")
     open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
-    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", A_LINE_BELOW)
+    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", kind_named("a-line-below"))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +121,7 @@ def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_nam
 
 def test_ranks_that_share_a_gpu_have_no_bandwidth_to_compare_with_a_table():
     (line,) = lines(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
-    assert (line.verdict, line.measured) == ("MISSING", None) and line.note.kind is NO_BANDWIDTH
+    assert (line.verdict, line.measured) == ("MISSING", None) and line.note.kind is analysis.NO_BANDWIDTH
 
 
 @pytest.mark.parametrize(
@@ -231,9 +224,9 @@ def test_checks_are_tabled():
     checks = [
         Check(CASE, 9e9, 0.1, fast, "PASS"),
         Check(replace(CASE, world_size=4), 20e9, 0.1, fast, "FAIL"),
-        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", NOT_IN_RUN()),
+        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", analysis.NOT_IN_RUN()),
     ]
-    result = CheckedTable(tuple(checks), "FAIL", A_LINE_MISSES(elsewhere=None))
+    result = CheckedTable(tuple(checks), "FAIL", kind_named("a-line-misses")(elsewhere=None))
     document = written(tables.checks_document(result, "r"))
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from collbench.catalog.rules import HERE, Facts
+from collbench.model.notices import first, kind_named
 from collbench.model.records import Case
-from collbench.planning.cases import TOO_FEW_GPUS, unsupported_here
 from simulated_device import SimulatedDevice
 from tools import gpu_check
 from tools.gpu_check import Rig, checked
@@ -56,7 +57,7 @@ def test_the_modules_and_the_sentence_that_it_looks_for_exist():
     assert done.stdout.strip() == gpu_check.NOT_INITIALIZED or "libcuda.so.1" in done.stderr, done.stderr
     case = Case("all_reduce", "nccl", 2, "float32", 4096)
     machine = replace(gpu_check.host.machine(), gpus=1, backends_missing={}, torch=None)
-    assert unsupported_here(case, machine) == TOO_FEW_GPUS(ranks=2, gpus=1)
+    assert first(HERE, Facts(case, machine)) == kind_named("too-few-gpus")(ranks=2, gpus=1)
 
 
 def test_tests_do_not_put_another_torch_over_that_of_the_system():

@@ -15,29 +15,8 @@ from collbench.analyze.analysis import analyze
 from collbench.model.errors import ForeignError
 from collbench.model.records import Case
 from collbench.packages.interop.cli.import_ import FORMATS_HELP
-from collbench.packages.interop.importers import assembly, nccl_tests
-from collbench.packages.interop.importers.nccl_tests import (
-    BUSIEST_RANK,
-    CONTRADICTION,
-    COPIES,
-    CPU_TIME,
-    MATRIX_OF_BYTES,
-    NOT_BY_SPREAD,
-    OPERATION_BY_NAME,
-    OTHER_DIVISION,
-    RANKS_BY_RATES,
-    SPREAD_ASSUMED,
-    UNNAMED_DIVISION,
-)
-from collbench.packages.interop.importers.readings import (
-    NO_COUNTERPART,
-    OTHER_DTYPE,
-    SIZE_0,
-    UNREADABLE_ROWS,
-    Options,
-    Source,
-    read_source,
-)
+from collbench.packages.interop.importers import assembly, nccl_tests, readings
+from collbench.packages.interop.importers.readings import Options, Source, read_source
 from collbench.packages.interop.report.nccl_tests import document
 from collbench.report.notices import sentences
 from collbench.report.view import View
@@ -179,7 +158,7 @@ def test_the_statistic_states_how_a_time_was_measured(read, old, new, metric, de
 def test_cpu_time_is_not_taken_for_the_time_of_the_operation(read):
     reading = read(foreign.nccl().replace(" time ", " cputime "))
     assert not reading.numbers
-    assert CPU_TIME() in reading.left_out
+    assert nccl_tests.CPU_TIME() in reading.left_out
 
 
 # ── right and wrong ──────────────────────────────────────────────────────────────────────────────
@@ -205,7 +184,7 @@ def without_ranks(text: str) -> str:
 def test_a_lost_number_of_ranks_is_computed_if_bandwidths_give_it(read):
     reading = read(without_ranks(foreign.nccl(ranks=8)))
     assert reading.numbers[0].case.world_size == 8
-    assert RANKS_BY_RATES() in reading.unknown
+    assert nccl_tests.RANKS_BY_RATES() in reading.unknown
 
 
 def test_a_lost_number_of_ranks_is_asked_for_otherwise(read):
@@ -230,7 +209,7 @@ def test_a_lost_collective_is_taken_from_the_name_or_asked_for(read):
         read(text, name="allreduce-and-alltoall.log")
     assert read(text, operation="all_reduce").numbers[0].case.op == "all_reduce"
     named = read(text, name="job7-allreduce_4gpu.log")
-    assert named.numbers[0].case.op == "all_reduce" and OPERATION_BY_NAME() in named.unknown
+    assert named.numbers[0].case.op == "all_reduce" and nccl_tests.OPERATION_BY_NAME() in named.unknown
     assert read(f"$ mpirun -np 4 ./build/all_reduce_perf -b 8\n{text}").numbers[0].case.op == "all_reduce"
 
 
@@ -245,7 +224,7 @@ def test_an_aborted_try_leaves_nothing_to_the_next(read):
     aborted = foreign.nccl("all_gather", ranks=8).split(foreign.HEADER[0])[0] + "node-1: Test CUDA failure\n"
     reading = read(aborted + foreign.nccl(ranks=4))
     assert {(n.case.op, n.case.world_size) for n in reading.numbers} == {("all_reduce", 4)}
-    assert COPIES not in {note.kind for note in reading.notes}
+    assert nccl_tests.COPIES not in {note.kind for note in reading.notes}
 
 
 def test_independent_copies_are_reported(read):
@@ -253,7 +232,7 @@ def test_independent_copies_are_reported(read):
     device = next(line for line in text.split("\n") if "Rank  0" in line)
     reading = read(text.replace(device, f"{device}\n{device.replace('node-1', 'node-2')}"))
     assert {n.case.world_size for n in reading.numbers} == {1}
-    assert COPIES(copies=2, ranks=1) in reading.notes
+    assert nccl_tests.COPIES(copies=2, ranks=1) in reading.notes
 
 
 def test_outputs_of_two_tests_that_are_mixed_are_refused(read):
@@ -295,7 +274,7 @@ def test_groups_get_the_names_that_they_have_here(read, colours, division):
         text = text.replace(f"Rank  {rank} Group  0", f"Rank  {rank} Group  {colour}")
     reading = read(text)
     assert {str(n.case.groups) for n in reading.numbers} == ({division} if division else set())
-    assert division or UNNAMED_DIVISION() in reading.left_out
+    assert division or nccl_tests.UNNAMED_DIVISION() in reading.left_out
 
 
 # ── rows that are left out ───────────────────────────────────────────────────────────────────────
@@ -303,7 +282,7 @@ def test_rows_that_cannot_be_kept_are_counted_with_their_reason(read):
     rows = foreign.nccl_rows(dtype="uint32") + foreign.nccl_rows(sizes=(0, 0))
     text = foreign.nccl().replace(foreign.HEADER[2], "\n".join([foreign.HEADER[2], *rows]))
     reading = read(text)
-    reasons = {OTHER_DTYPE(dtype="uint32"): 4, SIZE_0(): 2}
+    reasons = {readings.OTHER_DTYPE(dtype="uint32"): 4, readings.SIZE_0(): 2}
     assert +reading.left_out == reasons
     assert reading.rows == 10 and len(reading.numbers) == 8
 
@@ -325,16 +304,16 @@ def test_uneven_shares_are_an_uneven_all_to_all(read):
     reading = read(uneven())
     assert {str(number.case.splits) for number in reading.numbers} == {"distance:1"}
     assert {number.case.op for number in reading.numbers} == {"all_to_all"}
-    assert SPREAD_ASSUMED in {gap.kind for gap in reading.unknown}
-    assert {note.kind for note in reading.notes} == {BUSIEST_RANK}
+    assert nccl_tests.SPREAD_ASSUMED in {gap.kind for gap in reading.unknown}
+    assert {note.kind for note in reading.notes} == {nccl_tests.BUSIEST_RANK}
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (uneven(0.0), NOT_BY_SPREAD(spread=1.0)),
-        (uneven(counts=(0,)), MATRIX_OF_BYTES()),
-        (uneven().replace("nccl-tests version", "rccl-tests version"), OTHER_DIVISION()),
+        (uneven(0.0), nccl_tests.NOT_BY_SPREAD(spread=1.0)),
+        (uneven(counts=(0,)), nccl_tests.MATRIX_OF_BYTES()),
+        (uneven().replace("nccl-tests version", "rccl-tests version"), nccl_tests.OTHER_DIVISION()),
     ],
 )
 def test_uneven_shares_that_the_file_does_not_state_are_left_out(read, text, reason):
@@ -345,7 +324,7 @@ def test_uneven_shares_that_the_file_does_not_state_are_left_out(read, text, rea
 @pytest.mark.parametrize("test", ["hypercube", "all_reduce_bias"])
 def test_tests_without_a_counterpart_are_left_out(read, test):
     reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
-    assert not reading.numbers and NO_COUNTERPART(test=f"{test}_perf") in reading.left_out
+    assert not reading.numbers and readings.NO_COUNTERPART(test=f"{test}_perf") in reading.left_out
     with pytest.raises(ForeignError, match="nothing to import") as caught:
         assembly.assemble("nccl-tests", "x", [(Source(Path("x.txt"), "0", ""), reading)])
     assert sentences(caught.value.reasons) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
@@ -479,7 +458,7 @@ def test_rows_of_another_test_are_not_taken_for_this_one(read):
     both = foreign.nccl("all_reduce") + rows_only("all_gather")
     reading = read(both.replace("# Collective test concluded", "#").replace("# Out of bounds", "#"))
     assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 8
-    assert reading.left_out[CONTRADICTION()] == 4
+    assert reading.left_out[nccl_tests.CONTRADICTION()] == 4
 
 
 def test_rows_whose_line_feed_was_lost_and_tables_in_one_line(read):
@@ -519,7 +498,7 @@ def test_rows_between_bars_are_read_or_counted(read):
         times = {n.case.placement: n.aggregate.time_s for n in numbers if n.case.size_bytes == size}
         assert times == pytest.approx({"usual": foreign.time_s(size, "in"), "out": foreign.time_s(size)}, rel=2e-3)
     half = read("in-place or out-of-place?\n" + markdown(9))  # nothing states which half it is
-    assert len(half.numbers) == 8 and half.left_out[UNREADABLE_ROWS()] == len(half.unread) == 2
+    assert len(half.numbers) == 8 and half.left_out[readings.UNREADABLE_ROWS()] == len(half.unread) == 2
     named = read(markdown(9).replace("time (us)", "out-of-place time (us)"), operation="all_reduce")
     assert {n.case.placement for n in named.numbers if n.case.size_bytes == 2048} == {"out"}
     assert len(read(each_line(lambda line: f"> {line}")).numbers) == 8

@@ -10,13 +10,6 @@ from collbench.model.errors import ForeignError
 from collbench.model.records import Case
 from collbench.packages.interop.importers import osu
 from collbench.packages.interop.importers.logs import LONGEST_LINE
-from collbench.packages.interop.importers.osu import (
-    DATATYPE_ASSUMED,
-    LIBRARY_UNKNOWN,
-    NO_TITLE,
-    OTHER_COLUMNS,
-    SCALED_SIZES,
-)
 from collbench.packages.interop.importers.readings import Options, Source, read_source
 from conftest import ended_after
 
@@ -61,7 +54,7 @@ def test_sizes_become_totals(read, title, op, factor):
     """OSU's size is the share of one rank for the first four operations, and already the total for the others."""
     reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
     assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
-    scaled = [note.values["ranks"] for note in reading.notes if note.kind is SCALED_SIZES]
+    scaled = [note.values["ranks"] for note in reading.notes if note.kind is osu.SCALED_SIZES]
     assert scaled == ([4] if factor == 4 else [])
 
 
@@ -78,7 +71,7 @@ def test_the_number_of_ranks(read):
 def test_old_versions_do_not_print_the_datatype(read):
     reading = read(foreign.osu(datatype=None) + foreign.osu("MPI Broadcast", datatype=None), world_size=2)
     assert {(n.case.op, n.case.dtype) for n in reading.numbers} == {("all_reduce", "float32"), ("broadcast", "int8")}
-    assert DATATYPE_ASSUMED in {gap.kind for gap in reading.unknown}
+    assert osu.DATATYPE_ASSUMED in {gap.kind for gap in reading.unknown}
 
 
 def test_pairs(read):
@@ -178,9 +171,9 @@ def test_a_second_header_ends_the_table_of_a_title(read):
     )
     reading = read(text)
     assert [n.case.metric for n in reading.numbers] == ["pipelined"]
-    assert reading.left_out[NO_TITLE()] == 1
+    assert reading.left_out[osu.NO_TITLE()] == 1
     misfit = read(foreign.osu() + pair("MPI Latency Test", "Bandwidth (MB/s)", "1024   4.00"), world_size=4)
-    assert len(misfit.numbers) == 4 and misfit.left_out[OTHER_COLUMNS()] == 1
+    assert len(misfit.numbers) == 4 and misfit.left_out[osu.OTHER_COLUMNS()] == 1
 
 
 def test_lines_that_begin_like_a_row_are_read_or_counted(read):
@@ -216,7 +209,7 @@ def test_output_of_mpi4py_and_omb_py_is_read(read, prefix):
     text = logged("# OMB-Py MPI Bandwidth Test", "# Size (B)  Bandwidth (GB/s)", "1048576     10.00")
     port = read(text, backend="gloo").numbers[0]
     assert port.case.backend == "gloo" and port.aggregate.time_s == pytest.approx(1048576 / 10e9)
-    assert LIBRARY_UNKNOWN() in read(text).unknown
+    assert osu.LIBRARY_UNKNOWN() in read(text).unknown
 
 
 @pytest.mark.parametrize(
@@ -243,7 +236,7 @@ def test_a_title_that_cannot_be_read_ends_the_table_before_it(read):
     second = foreign.osu("MPI Broadcast").replace("v7.4", "v7.4 [n1:12] UCX WARN x")
     reading = read(foreign.osu() + second, world_size=4)
     assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 4
-    assert reading.left_out[NO_TITLE()] == 4
+    assert reading.left_out[osu.NO_TITLE()] == 4
 
 
 def test_numbers_outside_rows_are_counted(read):

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from collbench.analyze.summaries import summarize
-from collbench.catalog.backends import BACKENDS, unsupported_operation
+from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import CALLS
+from collbench.catalog.rules import unsupported_operation
 from collbench.launch import mpirun
 from collbench.launch.launcher import LOCK, PREFIX
 from collbench.launch.mpirun import MEMORY, MpiLauncher

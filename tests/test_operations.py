@@ -19,10 +19,12 @@ from collbench.catalog.collectives import (
     room_bytes,
 )
 from collbench.catalog.dtypes import DTYPES, REDUCE_OPS
+from collbench.catalog.rules import ANYWHERE, Facts
 from collbench.config.models import load, parse
 from collbench.machine import host
+from collbench.model.notices import first
 from collbench.model.records import Case
-from collbench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
+from collbench.planning.cases import _whole_pieces, combinations, unsupported
 from collbench.protocol import messages
 from collbench.rank.collectives import COLLECTIVES, Subgroup
 from collbench.report.notices import sentence
@@ -156,7 +158,7 @@ def test_groups_count_only_their_own_ranks():
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
     uneven = dataclasses.replace(case, op="all_to_all", splits=splits.parse("zipf:1.2"))
-    assert cycle(uneven) == 4 and unsupported_anywhere(uneven) is None
+    assert cycle(uneven) == 4 and first(ANYWHERE, Facts(uneven)) is None
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
 
 

@@ -8,7 +8,8 @@ import pytest
 from collbench.catalog import dtypes, subgroups
 from collbench.config.models import parse
 from collbench.machine.gpus import NVLINK_DOWN
-from collbench.machine.host import NO_GPU, UNNAMED_THREADS
+from collbench.machine.host import UNNAMED_THREADS
+from collbench.model.notices import kind_named
 from collbench.model.records import Case, Failure, Launch, Machine, Samples
 from collbench.packages.interop.cli import flags as nccl_tests_flags
 from collbench.packages.training.synchronisation import StepOptions, Strategy
@@ -175,7 +176,7 @@ UNNAMED = UNNAMED_THREADS(version="2.13")
         ),
         ([*NCCL, "dtypes=[float8_e4m3fn]"], AMPERE, "from compute capability 9.0 on; the GPU has 8.0"),
         ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"], ONE_GPU, "nccl has no premul_sum of float8_e5m2"),
-        (NCCL, replace(MACHINE, backends_missing={"nccl": NO_GPU()}), "no NVIDIA GPU"),
+        (NCCL, replace(MACHINE, backends_missing={"nccl": kind_named("no-gpu")()}), "no NVIDIA GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
         ([*NCCL, "env={NCCL_ALGO: [PAT]}"], ONE_GPU, "write NCCL_ALGO=allgather:pat"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),

@@ -10,14 +10,6 @@ from collbench.model.errors import ForeignError
 from collbench.model.records import Case, Machine
 from collbench.packages.replay import planning as replays
 from collbench.packages.replay.cli import _configuration
-from collbench.packages.replay.planning import (
-    CALLS_LEFT_OUT,
-    LAST_STEP,
-    NEARER_RANKS,
-    PARTS_OF_ONE_RANK,
-    STEPS_AS_ONE,
-    UNKNOWN_OPERATION,
-)
 from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from collbench.packages.replay.replayed_calls import recording_in
 from collbench.report import labels
@@ -61,7 +53,7 @@ def test_the_same_ranks_make_the_same_calls():
         ((0, 1), "contiguous:2", ()),
         ((0, 4), "strided:2", ()),
         ((1, 3), "strided:2@2", ()),
-        ((0, 3), "contiguous:2", (NEARER_RANKS(operation="all_reduce", count=1),)),
+        ((0, 3), "contiguous:2", (replays.NEARER_RANKS(operation="all_reduce", count=1),)),
     ],
 )
 def test_every_rank_calls_in_a_group_like_that_of_the_recorded_rank(group, groups, changes):
@@ -101,9 +93,9 @@ def test_parts_of_an_all_to_all_come_from_all_ranks_or_from_one():
     assert (case.op, str(case.splits)) == ("all_to_all", "rows:10,30;20,20")
     alone = made(calls[0])
     assert str(alone.cases[0].splits) == "rows:10,30;10,30"
-    assert alone.changes == (PARTS_OF_ONE_RANK(count=1),)
+    assert alone.changes == (replays.PARTS_OF_ONE_RANK(count=1),)
     torn = made(REDUCE, replace(calls[0], splits_in=(1, 2, 37)))
-    assert len(torn.cases) == 1 and torn.changes[-1].kind is CALLS_LEFT_OUT
+    assert len(torn.cases) == 1 and torn.changes[-1].kind is replays.CALLS_LEFT_OUT
     even = made(replace(calls[0], splits_in=(20, 20)))
     assert even.cases[0].splits is None and not even.changes
 
@@ -172,7 +164,7 @@ def test_changes_of_recorded_calls_are_reported(call, message):
 def test_a_recording_without_anything_to_make_is_refused():
     with pytest.raises(ForeignError, match="no call can be replayed") as caught:
         made(replace(REDUCE, operation="mystery"))
-    assert caught.value.reasons == (UNKNOWN_OPERATION(operation="mystery", count=1),)
+    assert caught.value.reasons == (replays.UNKNOWN_OPERATION(operation="mystery", count=1),)
 
 
 def test_a_recording_without_calls_is_refused():
@@ -201,9 +193,9 @@ def test_the_last_of_equal_steps_is_replayed():
     calls = [replace(REDUCE, step=number // 2) for number in range(6)]
     result = made(*calls)
     assert [call.recorded for call in result.of(0).calls] == [4, 5]
-    assert result.changes == (LAST_STEP(steps=3),)
+    assert result.changes == (replays.LAST_STEP(steps=3),)
     odd = made(*calls, replace(REDUCE, elements_in=7, step=2))
-    assert len(odd.of(0).calls) == 7 and odd.changes[0].kind is STEPS_AS_ONE
+    assert len(odd.of(0).calls) == 7 and odd.changes[0].kind is replays.STEPS_AS_ONE
 
 
 def test_the_key_names_the_calls_and_not_their_recorded_times():

@@ -22,9 +22,10 @@ from collbench.analyze.summaries import headlines, summarize
 from collbench.catalog.collectives import CALLS, OPERATIONS, usual
 from collbench.catalog.registry import PACKAGES
 from collbench.catalog.subgroups import rounds
-from collbench.machine.host import NO_GPU, REALTIME_REFUSED
+from collbench.machine.host import REALTIME_REFUSED
 from collbench.model.comparisons import Absence, Unpaired
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from collbench.model.notices import kind_named
 from collbench.model.records import Case, Failure, Machine, Samples, Skip
 from collbench.model.visible import visible
 from collbench.packages.interop.importers.nccl_tests import RECORDED_ERROR
@@ -70,7 +71,7 @@ def run():
     dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
     return run_of(
         also=[Samples(dead, 1, 0.0, failure=Failure("killed", 3, "rank 3 was ended by SIGKILL"))],
-        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), NO_GPU())],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), kind_named("no-gpu")())],
     )
 
 
@@ -395,7 +396,7 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
 
 def test_junit_of_a_run_fails_where_its_exit_code_is_1():
     dead = Samples(CASES[0], 3, 0.0, failure=Failure("hang", None, "nobody"))
-    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), NO_GPU())
+    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), kind_named("no-gpu")())
     for also, problems in (([], 0), ([dead], 1)):
         run = run_of(also=also, skips=[skip])
         analysis = analyze(run)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.catalog.backends import LOW_CAPABILITY
 from collbench.model.errors import StoreError
+from collbench.model.notices import kind_named
 from collbench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
-from collbench.planning.cases import NO_ROOT
 from collbench.planning.plan import MEMORY_OF_BOTH, SEVERAL_REASONS
 from collbench.report.notices import sentences
 from collbench.store import encoding, folders
@@ -23,8 +22,8 @@ from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 SKIPS = (
-    Skip(CASE, SEVERAL_REASONS(host="b", reasons=(NO_ROOT(root=3, ranks=2),))),
-    Skip(CASE, LOW_CAPABILITY(backend="nccl", dtype="float8_e5m2", least=9.0, has=8.0)),
+    Skip(CASE, SEVERAL_REASONS(host="b", reasons=(kind_named("no-root")(root=3, ranks=2),))),
+    Skip(CASE, kind_named("low-capability")(backend="nccl", dtype="float8_e5m2", least=9.0, has=8.0)),
 )
 PLAN = Plan(
     "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), SKIPS, 2,

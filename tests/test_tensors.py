@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from collbench.catalog.dtypes import INEXACT, rounding, unsupported_reduction
+from collbench.catalog.dtypes import rounding
+from collbench.catalog.rules import ANYWHERE, Facts
+from collbench.model.notices import first
 from collbench.model.records import Case
 from collbench.planning.footprint import calls_between_refills
 from collbench.rank.collectives import Subgroup
@@ -135,8 +137,11 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
 
 
 def test_reductions_that_no_data_could_verify_are_refused():
-    assert unsupported_reduction("bfloat16", "sum", 4096) is None
-    assert unsupported_reduction("bfloat16", "avg", 48).kind is INEXACT, "roundings would hide a wrong element"
-    assert unsupported_reduction("float8_e5m2", "avg", 6).kind is INEXACT
-    assert unsupported_reduction("float8_e4m3fn", "avg", 512) is None
-    assert unsupported_reduction("float8_e4m3fn", "avg", 1024).kind is INEXACT
+    def reason(dtype, reduce_op, ranks):
+        return first(ANYWHERE, Facts(Case("all_reduce", "nccl", ranks, dtype, 4096, reduce_op)))
+
+    assert reason("bfloat16", "sum", 4096) is None
+    assert reason("bfloat16", "avg", 48).kind == "inexact", "roundings would hide a wrong element"
+    assert reason("float8_e5m2", "avg", 6).kind == "inexact"
+    assert reason("float8_e4m3fn", "avg", 512) is None
+    assert reason("float8_e4m3fn", "avg", 1024).kind == "inexact"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collbench.analyze.analysis import NOBODY_LATE, RANKS_UNTESTED, analyze
-from collbench.analyze.summaries import TWO_MODES, UNSTEADY, headlines
-from collbench.model.notices import STOPPED_EARLY
+from collbench.analyze.summaries import headlines
+from collbench.model.notices import STOPPED_EARLY, kind_named
 from collbench.model.records import Failure, InvariantCheck, Samples
 from collbench.packages.training.analyze.steps import NOT_YET, estimate, estimates
 from collbench.packages.training.conclusions import training_of
@@ -248,6 +248,6 @@ def test_other_analyses_claim_nothing_of_training_steps():
     assert RANKS_UNTESTED in silent and NOBODY_LATE not in silent
     for summary in analysis.summaries:
         assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
-        about_calls = {TWO_MODES, UNSTEADY, STOPPED_EARLY}
+        about_calls = {kind_named("two-modes"), kind_named("unsteady"), STOPPED_EARLY}
         assert about_calls.isdisjoint(notice.kind for notice in summary.notices)
     assert not any("seconds_per_case" in text or "stalls" in text for text in sentences(analysis.notices))

@@ -7,7 +7,7 @@ import pytest
 
 from collbench.analyze.analysis import analyze
 from collbench.model.records import Case, Machine
-from collbench.packages.training.catalog.strategies import CALL_MEMORY, unsupported
+from collbench.packages.training.catalog.strategies import unsupported
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.planning import buckets
 from collbench.packages.training.planning.buckets import ReadyTimes
@@ -87,7 +87,7 @@ def test_a_real_link_must_have_memory_for_what_it_moves():
     case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="shape:xl", batch=1, sequence=2))
     xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))
     small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
-    assert unsupported(Strategy("flat"), xl, small).kind is CALL_MEMORY
+    assert unsupported(Strategy("flat"), xl, small).kind == "call-memory"
     assert unsupported(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
     assert unsupported(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analyze.notices import CROWDED
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from collbench.model.notices import kind_named
 from collbench.model.records import (
     Case,
     Failure,
@@ -28,7 +28,7 @@ from collbench.model.records import (
 )
 from collbench.packages.training.analyze.steps import BLOCKS_LEFT_OUT
 from collbench.packages.training.catalog.presets import PRESETS, gradients
-from collbench.packages.training.catalog.strategies import LINK_OF_ALL_REDUCES, reference_of
+from collbench.packages.training.catalog.strategies import reference_of
 from collbench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -196,7 +196,7 @@ def analysis(scenarios=None):
     return Analysis(
         summaries,
         (
-            CROWDED(ranks=(2,), cores=1),
+            kind_named("crowded")(ranks=(2,), cores=1),
             BLOCKS_LEFT_OUT(**where, dropped=2, blocks=168),
         ),
         Diagnosis(()),
@@ -216,7 +216,7 @@ def run():
     first = [replace(samples, detail=detail) for samples, detail in zip(first, details, strict=True)]
     failed = Samples(case_of(killed), 2, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
     order = tuple(replace(launch, cases=(*launch.cases, case_of(killed))) for launch in made.plan.order)
-    skip = Skip(case_of(Strategy("fsdp2")), LINK_OF_ALL_REDUCES(strategy="fsdp2"))
+    skip = Skip(case_of(Strategy("fsdp2")), kind_named("link-of-all-reduces")(strategy="fsdp2"))
     plan = replace(made.plan, order=order, skips=(skip,))
     return replace(made, samples=[*first, *second, failed], plan=plan)
 

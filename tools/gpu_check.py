@@ -23,9 +23,9 @@ from tabulate import tabulate
 
 from collbench.launch import launcher
 from collbench.machine import gpus, host
+from collbench.model.notices import kind_named
 from collbench.model.records import Case, Machine, Samples
 from collbench.packages.training.operation import RANK_MODULES
-from collbench.planning.cases import TOO_FEW_GPUS
 from collbench.rank import torch_names
 from collbench.rank.collectives import Call, rest
 from collbench.rank.device import Action, Device, cycles_a_ns, device_of
@@ -228,7 +228,7 @@ def refused(commands: Commands) -> Answer:
     """Check that a rank without its own GPU is refused."""
     wanted = host.machine().gpus + 1
     run = commands.measured("refused", "operations: [all_reduce]", "sizes: [4KiB]", ranks=wanted)
-    reason = sentence(TOO_FEW_GPUS(ranks=wanted, gpus=wanted - 1))
+    reason = sentence(kind_named("too-few-gpus")(ranks=wanted, gpus=wanted - 1))
     shown = next((line for line in run.text.splitlines() if reason in line), run.text.strip()[-80:])
     return f"{run.code}: {shown}", run.code == 3 and reason in shown
 

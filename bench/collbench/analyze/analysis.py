@@ -4,7 +4,7 @@ In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that 
 questions without an answer, with the reason. If nothing is found, it states this, too: no text would look like health.
 """
 
-from collections.abc import Iterable
+from types import SimpleNamespace
 
 from collbench.analyze.consistency import findings as inconsistencies
 from collbench.analyze.cost_model import bounds, fits, hardware_bounds
@@ -16,7 +16,7 @@ from collbench.analyze.summaries import choice_changes, one_series, summarize
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Analysis, Diagnosis
 from collbench.model.divisions import WORLD
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind, Notice, Rule, first
 from collbench.model.records import Run
 
 
@@ -70,42 +70,31 @@ def diagnose(run: Run) -> Diagnosis:
     return Diagnosis((*late, *slow), tuple(silent))
 
 
-NO_ARRIVALS = Kind(
-    "no-arrivals", "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
-)
-NOT_APART = Kind(
-    "not-apart",
-    "no rank can be named: the file times each process from one call to the next, which is the same for all "
-    "ranks, whichever is late",
-    "nccl-tests -I 1 -z 3 times each call separately",
-)
-SEVERAL_GPUS = Kind(
-    "several-gpus",
-    "processes with several GPUs: the file has only the longest of their times, which does not identify a rank",
-    "start one process for each GPU",
-)
-ONLY_ROOTED = Kind(
-    "only-rooted", "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
-)
 NO_LINK_TIMES = Kind(
     "no-link-times",
     "slow ranks and links: imported times do not show them, because all ranks wait equally long for the slowest rank",
 )
+# The first that holds says why imported numbers name no rank.
+_NO_RANK = (
+    Rule(lambda f: not f.each,
+         Kind("no-arrivals", "no rank can be named: imported numbers have neither arrival times nor times of single "
+              "ranks")),
+    Rule(lambda f: not f.apart,
+         Kind("not-apart", "no rank can be named: the file times each process from one call to the next, which is the "
+              "same for all ranks, whichever is late", "nccl-tests -I 1 -z 3 times each call separately")),
+    Rule(lambda f: any(len(aggregate.each_s) < case.world_size for case, aggregate in f.apart),
+         Kind("several-gpus", "processes with several GPUs: the file has only the longest of their times, which does "
+              "not identify a rank", "start one process for each GPU")),
+    Rule(lambda f: all(OPERATIONS[case.op].rooted or case.groups != WORLD for case, _ in f.apart),
+         Kind("only-rooted", "no rank can be named: ranks that wait only for a root or their own group show nothing "
+              "about others")),
+    Rule(lambda f: not f.late, NOBODY_LATE),
+)  # fmt: skip
 
 
-def _undiagnosed(run: Run, late: bool) -> Iterable[Notice]:
-    """Yield a notice on each question that imported numbers cannot answer. late: whether a late rank was named."""
-    aggregates = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
-    apart = [(case, aggregate) for case, aggregate in aggregates if aggregate.apart]
-    if not aggregates:
-        yield NO_ARRIVALS()
-        return
-    if not apart:
-        yield NOT_APART()
-    elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
-        yield SEVERAL_GPUS()
-    elif all(OPERATIONS[case.op].rooted or case.groups != WORLD for case, _ in apart):
-        yield ONLY_ROOTED()
-    elif not late:
-        yield NOBODY_LATE()
-    yield NO_LINK_TIMES()
+def _undiagnosed(run: Run, late: bool) -> list[Notice]:
+    """Return a notice on each question that imported numbers cannot answer. late: whether a late rank was named."""
+    each = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
+    apart = [(case, aggregate) for case, aggregate in each if aggregate.apart]
+    reason = first(_NO_RANK, SimpleNamespace(each=each, apart=apart, late=late))
+    return [*filter(None, [reason]), *([NO_LINK_TIMES()] if each else [])]

@@ -148,8 +148,6 @@ SPLITTING_FASTER = Kind(
     "splitting-faster",
     f"{_TAKES}{{calls:times}} {{other_bytes:bytes}} takes {{other_s:seconds}}: splitting would be faster{_OTHERS}",
 )
-
-
 # Rules of self-consistent performance, and the meaning of a violation.
 RULES: tuple[tuple[Rule, Kind], ...] = (
     (partial(_composed, "all_reduce", ("reduce", "broadcast")), PARTS_FASTER),

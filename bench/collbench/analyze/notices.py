@@ -6,6 +6,7 @@ In: a `Run` and its summaries. Out: notices, the gravest first.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from collbench.analyze.comparability import hosts_of, session_changes
@@ -17,7 +18,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Session
-from collbench.model.notices import INCOMPLETE, STOPPED_EARLY, Kind, Notice
+from collbench.model.notices import INCOMPLETE, STOPPED_EARLY, Kind, Notice, Rule, every, first
 from collbench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from collbench.stats import intervals
 
@@ -142,38 +143,34 @@ def _plan_notices(run: Run) -> Iterable[Notice]:
         yield BUDGET_SPENT(budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
 
 
-ONE_LAUNCH = Kind("one-launch", "one launch only, so the variation between launches is unknown", "set {setting}")
-ONE_IMPORTED_LAUNCH = Kind(
-    "one-imported-launch", "one launch only, so there are no intervals", "import the output of several runs"
-)
-FEW_LAUNCHES = Kind(
-    "few-launches",
-    "only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
-    "contains the true median in {covered:share}",
-    "a 95 % interval needs {for_interval}, a claim {for_claim}",
-)
-WIDE_INTERVALS = Kind(
-    "wide-intervals", "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim"
-)
+# The first that holds is given.
+_OF_LAUNCHES = (
+    Rule(lambda f: f.launches == 1 and f.imported,
+         Kind("one-imported-launch", "one launch only, so there are no intervals",
+              "import the output of several runs")),
+    Rule(lambda f: f.launches == 1,
+         Kind("one-launch", "one launch only, so the variation between launches is unknown", "set {setting}")),
+    Rule(lambda f: f.launches < f.for_interval,
+         Kind("few-launches", "only {launches} launches: intervals are wide; brackets of collectives show the range of "
+              "launches, which contains the true median in {covered:share}",
+              "a 95 % interval needs {for_interval}, a claim {for_claim}")),
+    Rule(lambda f: f.launches < f.for_claim,
+         Kind("wide-intervals", "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim")),
+)  # fmt: skip
 SESSIONS = Kind("sessions", "measured in {sessions} sessions (resumed)")
 
 
 def _launch_notices(run: Run) -> Iterable[Notice]:
     launches = run.plan.launches
-    if launches == 1 and run.imported is not None:
-        yield ONE_IMPORTED_LAUNCH()
-    elif launches == 1:
-        several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
-        yield ONE_LAUNCH(setting=several)
-    elif launches < intervals.FEWEST_OVER_LAUNCHES:
-        yield FEW_LAUNCHES(
-            launches=launches,
-            covered=1 - 2 ** (1 - launches),
-            for_interval=intervals.FEWEST_OVER_LAUNCHES,
-            for_claim=LAUNCHES_FOR_A_CLAIM,
-        )
-    elif launches < LAUNCHES_FOR_A_CLAIM:
-        yield WIDE_INTERVALS(launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
+    facts = SimpleNamespace(
+        launches=launches,
+        imported=run.imported is not None,
+        setting=f"{'-N ' if run.plan.settings.row_by_row else 'launches='}{LAUNCHES_FOR_A_CLAIM}",
+        covered=1 - 2 ** (1 - launches),
+        for_interval=intervals.FEWEST_OVER_LAUNCHES,
+        for_claim=LAUNCHES_FOR_A_CLAIM,
+    )
+    yield from filter(None, [first(_OF_LAUNCHES, facts)])
     if len(run.environment) > 1:
         yield SESSIONS(sessions=len(run.environment))
         yield from session_changes(run)
@@ -188,8 +185,9 @@ def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
     hosts: list[HostFacts] = [{**first, "after": session.get("after", {})}, *others]
     for host in hosts:
         name = str(host.get("hostname")) if len(hosts) > 1 else None
-        for host_notice in (*_host_notices(run, host), *_gpu_notices(host)):
-            yield replace(host_notice, host=name)
+        state = HostState(run, host)
+        of_host = (*every(_OF_HOST, state), *_throttled_notices(host), *every(_OF_VARIABLES, state))
+        yield from (replace(host_notice, host=name) for host_notice in of_host)
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
@@ -199,76 +197,63 @@ def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
                 yield UNLIKE_HOSTS(name=str(host.get("hostname")), what=what, there=str(theirs), here=str(ours))
 
 
-CROWDED = Kind(
-    "crowded", "{ranks} ranks share {cores:count core}: they wait for a core as well as for data", "use fewer ranks"
-)
-IN_CACHE = Kind(
-    "in-cache",
-    "buffers may stay in the cache: it has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
-    "buffers=flush shows cold memory",
-)
-ONE_CORE = Kind(
-    "one-core",
-    "a rank may run on one core only, which its caller and gloo's thread share",
-    "start ranks unbound (mpirun --bind-to none, srun --cpu-bind=none)",
-)
+class HostState:
+    """The facts of a host that notices on it ask for."""
+
+    def __init__(self, run: Run, host: HostFacts) -> None:
+        cpu, before, variables = host.get("cpu", {}), host.get("before", {}), host.get("variables", {})
+        self.cores = cores = len(host.get("cores", [])) or cpu.get("usable_cores", 0)
+        worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
+        # Without a job, all ranks of a world run on this host.
+        here = {sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
+        self.ranks = tuple(sorted(number for number in here if cores and number > cores))
+        self.cache_bytes, self.buffers_bytes = cpu.get("last_level_cache_bytes"), run.plan.settings.pool_bytes
+        largest = self.cache_bytes if isinstance(self.cache_bytes, int) else 0
+        rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
+        small = (c for c in rotating if c.world_size in worlds and max(c.size_bytes, self.buffers_bytes) < largest)
+        self.cached = [c.key for c in small]
+        self.on_one_core = worlds and host.get("fewest_cores", cores) == 1 and cpu.get("logical_cores") != 1
+        self.load = (before.get("load") or [0.0])[0]
+        self.governor, self.quota = cpu.get("governor"), host.get("cgroup_cpu_max", UNLIMITED)
+        self.value = variables.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+        self.nccl_debug = variables.get("NCCL_DEBUG", "").upper()
+
+
 BUSY = Kind(
     "busy", "the machine was busy at the start (load {load:.2f} on {cores:count core})", "repeat when it is idle"
 )
-GOVERNOR = Kind(
-    "governor",
-    "the CPU's clock follows the load ({governor})",
-    "`cpupower frequency-set -g performance` keeps it constant",
-)
-CPU_QUOTA = Kind("cpu-quota", "a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max")
-
-
-def _host_notices(run: Run, host: HostFacts) -> Iterable[Notice]:
-    cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores", 0)
-    worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
-    # Without a job, all ranks of a world run on this host.
-    ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
-    crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
-    if crowded:
-        yield CROWDED(ranks=tuple(crowded), cores=cores)
-    cache = host.get("cpu", {}).get("last_level_cache_bytes")
-    rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
-    pool_bytes = run.plan.settings.pool_bytes
-    if isinstance(cache, int) and (
-        small := [c.key for c in rotating if c.world_size in worlds and max(c.size_bytes, pool_bytes) < cache]
-    ):
-        yield IN_CACHE(small, cache_bytes=cache, buffers_bytes=pool_bytes)
-    if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
-        yield ONE_CORE()
-    load = host.get("before", {}).get("load")
-    if load and cores and load[0] / cores > LOAD_LIMIT:
-        yield BUSY(load=load[0], cores=cores)
-    governor = host.get("cpu", {}).get("governor")
-    if governor not in {None, NOT_AVAILABLE, "performance"}:
-        yield GOVERNOR(governor=governor)
-    quota = host.get("cgroup_cpu_max", UNLIMITED)
-    if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
-        yield CPU_QUOTA(quota=quota)
-
-
+_OF_HOST = (
+    Rule(lambda f: f.ranks,
+         Kind("crowded", "{ranks} ranks share {cores:count core}: they wait for a core as well as for data",
+              "use fewer ranks")),
+    Rule(lambda f: f.cached,
+         Kind("in-cache", "buffers may stay in the cache: it has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
+              "buffers=flush shows cold memory"), {"cases": "cached"}),
+    Rule(lambda f: f.on_one_core,
+         Kind("one-core", "a rank may run on one core only, which its caller and gloo's thread share",
+              "start ranks unbound (mpirun --bind-to none, srun --cpu-bind=none)")),
+    Rule(lambda f: f.cores and f.load / f.cores > LOAD_LIMIT, BUSY),
+    Rule(lambda f: f.governor not in {None, NOT_AVAILABLE, "performance"},
+         Kind("governor", "the CPU's clock follows the load ({governor})",
+              "`cpupower frequency-set -g performance` keeps it constant")),
+    Rule(lambda f: f.quota != NOT_AVAILABLE and f.quota.split()[0] != UNLIMITED,
+         Kind("cpu-quota", "a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max")),
+)  # fmt: skip
+_OF_VARIABLES = (
+    Rule(lambda f: f.value not in {"OFF", "0"},
+         Kind("debug-checks", "TORCH_DISTRIBUTED_DEBUG={value} makes collectives several times slower", "unset it")),
+    Rule(lambda f: f.nccl_debug in {"INFO", "TRACE"},
+         Kind("debug-output", "NCCL_DEBUG writes while it measures", "unset it")),
+)  # fmt: skip
 THROTTLED = Kind("throttled", "GPU {gpu} was throttled {moment} the run: {reasons}")
-DEBUG_CHECKS = Kind(
-    "debug-checks", "TORCH_DISTRIBUTED_DEBUG={value} makes collectives several times slower", "unset it"
-)
-DEBUG_OUTPUT = Kind("debug-output", "NCCL_DEBUG writes while it measures", "unset it")
 
 
-def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
+def _throttled_notices(host: HostFacts) -> Iterable[Notice]:
     for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
         for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
             if reasons := tuple(_throttled(flags) if isinstance(flags, int) else ()):
                 yield THROTTLED(gpu=index, moment=moment, reasons=reasons)
-    debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
-    if debug not in {"OFF", "0"}:
-        yield DEBUG_CHECKS(value=debug)
-    if host.get("variables", {}).get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
-        yield DEBUG_OUTPUT()
 
 
 DEVICE_EVENT = Kind(
@@ -347,8 +332,11 @@ def _throttled(flags: int) -> Iterable[Notice]:
 
 
 HELD_BACK = Kind("held-back", "held back by its {limit} limit")
-UNCORRECTED_MEMORY_ERRORS = Kind("uncorrected-memory-errors", "memory errors that were not corrected")
-PCIE_REPLAYS = Kind("pcie-replays", "PCIe transfers repeated")
+# Counters of a GPU that should not change → the notice if they do.
+GPU_FAULTS = {
+    "uncorrected_errors": Kind("uncorrected-memory-errors", "memory errors that were not corrected"),
+    "pcie_replays": Kind("pcie-replays", "PCIe transfers repeated"),
+}
 
 
 def _device_events(changes: Json) -> Iterable[Notice]:
@@ -358,10 +346,7 @@ def _device_events(changes: Json) -> Iterable[Notice]:
     for name, ns in held_back.items():
         if ns >= HELD_BACK_NS:
             yield HELD_BACK(limit=name.removeprefix("held_back_").removesuffix("_ns"))
-    if changes.get("uncorrected_errors"):
-        yield UNCORRECTED_MEMORY_ERRORS()
-    if changes.get("pcie_replays"):
-        yield PCIE_REPLAYS()
+    yield from (why() for name, why in GPU_FAULTS.items() if changes.get(name))
 
 
 UNUSED_RANKS = Kind(
@@ -416,44 +401,33 @@ def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
             yield POLLING(backend=backend, ranks=tuple(crowded), cores=cores)
 
 
-OTHER_PROCESSES = Kind(
-    "other-processes",
-    "other processes used up to {worst:share} of the busy CPU time during {count} of {measured} cases",
-    "repeat when the machine is idle",
-)
-ONLY_CLOCK = Kind(
-    "only-clock", "{count} of {measured} cases took as long as reading the clock: one rank in place has nothing to do"
-)
-PRECISION_MISSED = Kind(
-    "precision-missed", "±{worst:share} was not reached in {count} of {measured} cases", "more launches would help"
-)
-CASES_DISPATCH_BOUND = Kind(
-    "cases-dispatch-bound",
-    "{count} of {measured} cases are bound by dispatching: enqueueing takes longer than the GPU's work, so their "
-    "times are the host's (host_time_s in summary.csv)",
-    "a smaller depth helps",
-)
-CASES_UNSTEADY = Kind(
-    "cases-unsteady",
-    "{count} of {measured} cases had not settled at the start or the end of a launch",
-    "a longer sampling.seconds_per_case shows which time stays",
-)
+def _told(summary: Summary, kind: Kind) -> bool:
+    return any(entry.kind is kind for entry in summary.notices)
+
+
+# Condition on a case, kind of the notice on all cases that meet it, and the number of a case whose maximum it states.
+_OF_CASES: tuple[tuple[Callable[[Summary], object], Kind, Callable[[Summary], float | None] | None], ...] = (
+    (lambda s: s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT,
+     Kind("other-processes", "other processes used up to {worst:share} of the busy CPU time during {count} of "
+          "{measured} cases", "repeat when the machine is idle"), lambda s: s.foreign_cpu),
+    (lambda s: s.only_clock,
+     Kind("only-clock", "{count} of {measured} cases took as long as reading the clock: one rank in place has nothing "
+          "to do"), None),
+    (lambda s: _told(s, STOPPED_EARLY),
+     Kind("precision-missed", "±{worst:share} was not reached in {count} of {measured} cases",
+          "more launches would help"), lambda s: s.asked),
+    (lambda s: _told(s, DISPATCH_BOUND),
+     Kind("cases-dispatch-bound", "{count} of {measured} cases are bound by dispatching: enqueueing takes longer than "
+          "the GPU's work, so their times are the host's (host_time_s in summary.csv)", "a smaller depth helps"), None),
+    (lambda s: not s.steady,
+     Kind("cases-unsteady", "{count} of {measured} cases had not settled at the start or the end of a launch",
+          "a longer sampling.seconds_per_case shows which time stays"), None),
+)  # fmt: skip
 
 
 def _sample_notices(summaries: Sequence[Summary]) -> Iterable[Notice]:
     good = [summary for summary in summaries if summary.time_s is not None]
-
-    def about(kind: Kind, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
-        if cases:
+    for applies, kind, number in _OF_CASES:
+        if cases := [s for s in good if applies(s)]:
+            worst = None if number is None else max(number(s) or 0.0 for s in cases)
             yield kind([s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
-
-    def noticed(kind: Kind) -> list[Summary]:
-        return [s for s in good if any(entry.kind is kind for entry in s.notices)]
-
-    disturbed = [s for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
-    yield from about(OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))
-    yield from about(ONLY_CLOCK, [s for s in good if s.only_clock])
-    short = noticed(STOPPED_EARLY)
-    yield from about(PRECISION_MISSED, short, max((s.asked or 0.0 for s in short), default=0.0))
-    yield from about(CASES_DISPATCH_BOUND, noticed(DISPATCH_BOUND))
-    yield from about(CASES_UNSTEADY, [s for s in good if not s.steady])

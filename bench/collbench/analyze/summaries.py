@@ -17,7 +17,7 @@ from collbench.analyze.sessions import Aligned, Clocks, clocks_of, is_virtual, l
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import ChoiceChange, Summary
-from collbench.model.notices import STOPPED_EARLY, Kind, Notice
+from collbench.model.notices import STOPPED_EARLY, Kind, Notice, Rule, every
 from collbench.model.projection import SIZES, grouped
 from collbench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
 from collbench.stats import intervals
@@ -179,13 +179,22 @@ def _host_time_s(timings: Sequence[Timings]) -> float | None:
     return over_launches(times) if times else None
 
 
-TIMER_LIMITED = Kind("timer-limited", "timer-limited: reading the clock, or the events, is part of this number")
-UNSTEADY = Kind("unsteady", "not steady: the time changed near an end of a launch")
 CASE_OTHER_PROCESSES = Kind("case-other-processes", "other processes used {share:share} of the busy CPU time")
-TWO_MODES = Kind("two-modes", "two modes: {share:share} of calls take {slow_s:seconds}, others {fast_s:seconds}")
-FAR_OUTLIERS = Kind(
-    "far-outliers", "{far} of {iterations} iterations are far outliers{causes:after ; seen meanwhile: }"
-)
+_OF_SUMMARY = (
+    Rule(lambda s: s.time_s and s.time_s.value * s.case.depth < TIMER_LIMIT * (s.timer_s or 0.0),
+         Kind("timer-limited", "timer-limited: reading the clock, or the events, is part of this number")),
+    Rule(lambda s: "time" in s.stopped_by and s.asked and s.reached is not None and s.reached > s.asked, STOPPED_EARLY),
+    Rule(lambda s: not s.steady,
+         Kind("unsteady", "not steady: the time changed near an end of a launch")),
+    Rule(lambda s: s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT,
+         CASE_OTHER_PROCESSES, {"share": "foreign_cpu"}),
+    Rule(lambda s: s.stall is not None,
+         Kind("two-modes", "two modes: {share:share} of calls take {slow_s:seconds}, others {fast_s:seconds}"),
+         {name: f"stall.{name}" for name in ("share", "fast_s", "slow_s")}),
+    Rule(lambda s: s.stall is None and s.far_outliers > OUTLIER_LIMIT * s.iterations,
+         Kind("far-outliers", "{far} of {iterations} iterations are far outliers{causes:after ; seen meanwhile: }"),
+         {"far": "far_outliers", "iterations": "iterations", "causes": "outlier_causes"}),
+)  # fmt: skip
 DISPATCH_BOUND = Kind(
     "dispatch-bound",
     "dispatch-bound: in {share:fine share} of the iterations the GPU ran out of work before all was enqueued, "
@@ -198,20 +207,7 @@ LEFT_OUT = Kind(
 
 def _notices(summary: Summary, bound: float, left_out: int) -> Iterator[Notice]:
     """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
-    if summary.time_s and summary.time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
-        yield TIMER_LIMITED()
-    target, reached = summary.asked, summary.reached
-    if "time" in summary.stopped_by and target and reached is not None and reached > target:
-        yield STOPPED_EARLY(reached=reached, asked=target)
-    if not summary.steady:
-        yield UNSTEADY()
-    if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
-        yield CASE_OTHER_PROCESSES(share=summary.foreign_cpu)
-    if summary.stall is not None:
-        stall = summary.stall
-        yield TWO_MODES(share=stall.share, fast_s=stall.fast_s, slow_s=stall.slow_s)
-    elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
-        yield FAR_OUTLIERS(far=summary.far_outliers, iterations=summary.iterations, causes=summary.outlier_causes)
+    yield from every(_OF_SUMMARY, summary)
     if bound:
         yield DISPATCH_BOUND(share=bound, host_s=summary.host_time_s)
     if left_out:

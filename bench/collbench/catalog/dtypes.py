@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from collbench.model.notices import Kind, Notice
-
 DtypeKind = Literal["float", "integer", "unsigned", "bool", "complex"]
 
 # Small enough for many exact sums in a row in float32, and large enough that the data of ranks differ.
@@ -86,19 +84,6 @@ REDUCE_OPS = {
 def dtype_named(name: str) -> Dtype:
     """Return the dtype of this name, which may also be BYTES."""
     return BYTES if name == BYTES.name else DTYPES[name]
-
-
-UNDEFINED_REDUCTION = Kind("undefined-reduction", "{reduce_op} is not defined for {dtype}")
-INEXACT = Kind("inexact", "{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified")
-
-
-def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> Notice | None:
-    """Return the reason why a dtype cannot be reduced with this op over this many ranks; None if it can."""
-    if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
-        return UNDEFINED_REDUCTION(reduce_op=reduce_op, dtype=dtype)
-    if spacing(dtype, reduce_op, ranks) is None:
-        return INEXACT(reduce_op=reduce_op, ranks=ranks, dtype=dtype)
-    return None
 
 
 def growth(dtype: str, reduce_op: str, ranks: int) -> int:

@@ -17,7 +17,6 @@ import re
 from collections.abc import Sequence
 
 from collbench.model.divisions import Splits
-from collbench.model.notices import Kind, Notice
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _PATTERN = re.compile(
@@ -39,19 +38,6 @@ def parse(text: str) -> Splits:
     if match["kind"] == "distance" and (float(match["value"]) > 1 or match["seed"]):
         raise ValueError("distance: a share from 0 to 1, without a seed")
     return Splits(match["kind"] or "rows", float(match["value"] or 0), rows, int(match["seed"] or 0))
-
-
-MATRIX_ROWS = Kind("matrix-rows", "a matrix of {rows} rows is for {rows} ranks, not for {ranks}")
-TOO_HOT = Kind("too-hot", "with {ranks} ranks, none can receive {times:g} times the mean")
-
-
-def unsupported(splits: Splits, ranks: int) -> Notice | None:
-    """Return the reason why this number of ranks cannot be divided in this way; None if they can."""
-    if splits.rows and len(splits.rows) != ranks:
-        return MATRIX_ROWS(rows=len(splits.rows), ranks=ranks)
-    if splits.kind == "hot" and splits.value > ranks:
-        return TOO_HOT(ranks=ranks, times=splits.value)
-    return None
 
 
 def matrix(splits: Splits, ranks: int, elements: int) -> list[list[int]]:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collbench.model.divisions import WORLD, Division
-from collbench.model.notices import Kind, Notice
 
 _PATTERN = re.compile(
     r"(?P<kind>contiguous|strided):(?P<size>[1-9]\d*)(?:(?<=\d)@(?P<stride>[1-9]\d*))?(?P<serial>:serial)?"
@@ -69,43 +68,29 @@ def group_size(division: Division, world_size: int) -> int:
     return len(division.sets[0]) if division.sets else division.size or world_size
 
 
-def _stride(division: Division, world_size: int) -> int:
+def stride(division: Division, world_size: int) -> int:
     """Return the distance between neighbours in a group."""
     return 1 if division.kind != "strided" else division.stride or world_size // division.size
 
 
-UNEQUAL_GROUPS = Kind("unequal-groups", "groups that are listed must be of equal size")
-LISTED_TWICE = Kind("listed-twice", "listed groups must have each of the {ranks} ranks at most once")
-NOT_DIVISIBLE = Kind("not-divisible", "{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}")
-
-
-def unsupported(division: Division, world_size: int) -> Notice | None:
-    """Return the reason why this number of ranks cannot be divided in this way; None if they can."""
-    if division.sets:
-        ranks = [rank for members in division.sets for rank in members]
-        if len({len(members) for members in division.sets}) > 1:
-            return UNEQUAL_GROUPS()
-        if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
-            return LISTED_TWICE(ranks=world_size)
-        return None
-    size, stride = group_size(division, world_size), _stride(division, world_size)
-    if world_size % size or world_size % (size * stride):
-        return NOT_DIVISIBLE(ranks=world_size, size=size, stride=stride if stride > 1 else None)
-    return None
+def divisible(division: Division, world_size: int) -> bool:
+    """Return whether groups of one size and at one distance divide this number of ranks."""
+    size = group_size(division, world_size)
+    return world_size % size == 0 and world_size % (size * stride(division, world_size)) == 0
 
 
 def divide(division: Division, world_size: int) -> Subgroups:
-    """Return the groups of a division that `unsupported` allows."""
+    """Return the groups of a division that the rules allow (`catalog.rules`)."""
     if division.sets:
         return Subgroups(division.sets)
     if division == WORLD:
         return Subgroups((tuple(range(world_size)),))
-    stride = _stride(division, world_size)
-    block = division.size * stride
+    apart = stride(division, world_size)
+    block = division.size * apart
     groups = tuple(
-        tuple(range(first, start + block, stride))
+        tuple(range(first, start + block, apart))
         for start in range(0, world_size, block)
-        for first in range(start, start + stride)
+        for first in range(start, start + apart)
     )
     return Subgroups(groups, division.serial)
 

@@ -29,8 +29,6 @@ FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
 LAST_PORT = 2**16 - 1
 
 Variables = Mapping[str, str]
-
-
 OTHER_LAUNCHER = Kind("other-launcher", "the job was started by {launcher}, not Open MPI's")
 
 

@@ -21,13 +21,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
 from collbench import __version__
 from collbench.machine import environment, gpus, network
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind, Notice, Rule, first
 from collbench.model.records import NOT_AVAILABLE, UNLIMITED, Json, Machine
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -421,30 +422,24 @@ def _number(group: Path, *names: str) -> int | None:
 
 # ── communication libraries, found without loading any of them ───────────────────────────────────
 NO_TORCH = Kind("no-torch", "torch is not installed: pip install torch, or make install in a checkout")
-CPU_BUILD = Kind("cpu-build", "torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU")
-ROCM_BUILD = Kind(
-    "rocm-build",
-    "torch {version} is a ROCm build: RCCL cannot be measured yet",
-    "collbench import reads the output of rccl-tests",
-)
-NO_GPU = Kind("no-gpu", "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)")
+_NO_NCCL = (
+    Rule(lambda f: f.cuda is None and f.hip is None,
+         Kind("cpu-build", "torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU")),
+    Rule(lambda f: f.cuda is None,
+         Kind("rocm-build", "torch {version} is a ROCm build: RCCL cannot be measured yet",
+              "collbench import reads the output of rccl-tests")),
+    Rule(lambda f: f.gpu_count == 0,
+         Kind("no-gpu", "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)")),
+    Rule(lambda f: old_driver(f.cuda, gpus.driver())),
+)  # fmt: skip
 
 
 def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, Notice]:
     """Map each backend that cannot be used here to the reason. torch: build of torch; None if not installed."""
     if torch is None:
         return dict.fromkeys(("gloo", "nccl", "mpi"), NO_TORCH())
-    mpi = unsupported_mpi()
-    missing = {} if mpi is None else {"mpi": mpi}
-    if torch["cuda"] is None and torch["hip"] is None:
-        missing["nccl"] = CPU_BUILD(version=torch["version"])
-    elif torch["cuda"] is None:
-        missing["nccl"] = ROCM_BUILD(version=torch["version"])
-    elif gpu_count == 0:
-        missing["nccl"] = NO_GPU()
-    elif reason := old_driver(torch["cuda"], gpus.driver()):
-        missing["nccl"] = reason
-    return missing
+    reasons = {"mpi": unsupported_mpi(), "nccl": first(_NO_NCCL, SimpleNamespace(**torch, gpu_count=gpu_count))}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 OLD_DRIVER = Kind(

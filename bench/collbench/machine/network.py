@@ -10,11 +10,12 @@ import socket
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind, Notice, Rule, first
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "::1"
@@ -56,27 +57,23 @@ def loopback_interface() -> str | None:
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
 
 
-NO_LOOPBACK = Kind("no-loopback", "this host has no loopback interface, over which ranks reach each other")
-LOOPBACK_DOWN = Kind(
-    "loopback-down", "the loopback interface {name} is down, and ranks reach each other over it: ip link set {name} up"
-)
-LOOPBACK_UNNUMBERED = Kind(
-    "loopback-unnumbered",
-    "the loopback interface {name} has no address, by which ranks reach each other: ip addr add {address}/8 dev {name}",
-)
+_LOOPBACK = (
+    Rule(lambda f: f.name is None,
+         Kind("no-loopback", "this host has no loopback interface, over which ranks reach each other")),
+    Rule(lambda f: f.name in f.stats and not f.stats[f.name].isup,
+         Kind("loopback-down", "the loopback interface {name} is down, and ranks reach each other over it: "
+              "ip link set {name} up")),
+    Rule(lambda f: not f.numbered,
+         Kind("loopback-unnumbered", "the loopback interface {name} has no address, by which ranks reach each other: "
+              "ip addr add {address}/8 dev {name}")),
+)  # fmt: skip
 
 
 def unusable_loopback() -> Notice | None:
     """Return why ranks on this host cannot reach each other over the loopback interface; None if they can."""
     name, stats = loopback_interface(), psutil.net_if_stats()
     named = name or ("lo" if "lo" in stats else None)
-    if named is None:
-        return NO_LOOPBACK()
-    if named in stats and not stats[named].isup:
-        return LOOPBACK_DOWN(name=named)
-    if name is None:
-        return LOOPBACK_UNNUMBERED(name=named, address=LOOPBACK)
-    return None
+    return first(_LOOPBACK, SimpleNamespace(name=named, stats=stats, numbered=name is not None, address=LOOPBACK))
 
 
 def resolve(host: str, deadline: float) -> list[str]:

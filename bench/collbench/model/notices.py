@@ -7,8 +7,11 @@ sentence and the remedy of its kind, and programs filter by the kind.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Self
 
 from collbench.model.deferred import Deferred
@@ -38,7 +41,23 @@ class Kind(str):
         """Return a notice of this kind with these values."""
         return Notice(self, values, tuple(cases), host)
 
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Return the names of the values in its sentence and remedy."""
+        from string import Formatter  # here, so that --help starts without it
+
+        parsed = Formatter().parse(self.text + self.remedy)
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name))
+
+    def of(self, facts: object, names: Mapping[str, str] = MappingProxyType({})) -> Notice:
+        """Return a notice whose values are the facts of their names.
+
+        names: of facts whose names differ, also "a.b", and of the fact that is the `cases` of the notice.
+        """
+        return self(**{name: attrgetter(names.get(name, name))(facts) for name in (*names, *self.values)})
+
     def __deepcopy__(self, memo: Any) -> Self:
+        """Return the kind itself, which `dataclasses.asdict` would make anew."""
         return self
 
     @classmethod
@@ -73,6 +92,29 @@ class Notice:
 
     def __hash__(self) -> int:
         return hash((self.kind, frozenset(self.values.items()), self.cases, self.host, self.run))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on facts, and the kind of notice to give if it holds (`Kind.of`)."""
+
+    holds: Callable[[Any], Any]
+    # None: the condition returns the notice itself, or None.
+    kind: Kind | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def first(rules: Iterable[Rule], facts: object) -> Notice | None:
+    """Return the notice of the first rule that holds; None if none does."""
+    for rule in rules:
+        if held := rule.holds(facts):
+            return held if rule.kind is None else rule.kind.of(facts, rule.names)
+    return None
+
+
+def every(rules: Iterable[Rule], facts: object) -> list[Notice]:
+    """Return the notices of all rules that hold."""
+    return [held for rule in rules if (held := first([rule], facts)) is not None]
 
 
 Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, ...] | None

@@ -18,7 +18,7 @@ PACKAGES = (TRAINING, BITS, REPLAY, GATE, INTEROP, BIMODALITY, JOINING, TUNE)
 # Modules of `collbench` in which kinds of notices stand, those of the core and those of packages. A kind that is read
 # from a file may be in a module that is not loaded yet. None of them imports torch.
 _OF_CORE = (
-    "catalog.backends", "catalog.collectives", "catalog.dtypes", "catalog.splits", "catalog.subgroups",
+    "catalog.collectives", "catalog.rules",
     "planning.cases", "planning.plan", "machine.gpus", "machine.host", "machine.network", "model.comparisons",
     "store.folders", "launch.job", "stats.verdicts", "analyze.analysis", "analyze.compare", "analyze.consistency",
     "analyze.cost_model", "analyze.links", "analyze.notices", "analyze.pairs", "analyze.ranks", "analyze.summaries",

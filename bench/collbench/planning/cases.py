@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from collbench.catalog import collectives, splits, subgroups
-from collbench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
+from collbench.catalog import collectives
+from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, ranks_together
-from collbench.catalog.dtypes import dtype_named, unsupported_reduction
 from collbench.catalog.metrics import METRICS, ONE_BY_ONE
 from collbench.catalog.operation import Operation
-from collbench.catalog.variables import SHARED_GPU
+from collbench.catalog.rules import ANYWHERE, HERE, Facts
 from collbench.config.models import Config
 from collbench.config.options import ALL, values_of
-from collbench.model.divisions import WORLD
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind, Notice, first
 from collbench.model.records import OPTIONS, Case, Machine
 from collbench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
@@ -101,101 +99,16 @@ def _whole_pieces(case: Case) -> Case:
 
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
     """Return why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
-    return (
-        unsupported_here(case, machine)
-        or unsupported_anywhere(case)
-        or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
-    )
+    reason = first((*HERE, *ANYWHERE), Facts(case, machine))
+    return reason or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
 
 
-OLDER_TORCH = Kind("older-torch", "{backend} of torch {had} has no {op}; torch {has} has it")
-TOO_FEW_GPUS = Kind(
-    "too-few-gpus",
-    "{ranks:count rank}, each with a GPU of its own: this machine has {gpus} (oversubscribe_gpu: true only tests "
-    "that it works)",
-)
-PAT = Kind("pat", "PAT has no all-reduce, by which ranks are aligned: write NCCL_ALGO=allgather:pat;reducescatter:pat")
-SHARED_VARIABLE = Kind("shared-variable", "ranks that share a GPU need {name}={value}, so it cannot be varied")
-JOB_RANKS = Kind("job-ranks", "the job has {ranks:count rank}")
-WHOLE_JOB = Kind("whole-job", "in a job, {backend} measures all of its ranks: {ranks}")
-
-
-def unsupported_here(case: Case, machine: Machine) -> Notice | None:
-    """Return why this machine cannot measure the case at any size: ranks, backend, GPUs; None if it can."""
-    if machine.ranks is not None:
-        if case.world_size > machine.ranks:
-            return JOB_RANKS(ranks=machine.ranks)
-        if BACKENDS[case.backend].library == "mpi4py" and case.world_size < machine.ranks:
-            return WHOLE_JOB(backend=case.backend, ranks=machine.ranks)
-    if case.backend in machine.backends_missing:
-        return machine.backends_missing[case.backend]
-    first = BACKENDS[case.backend].since.get(case.op)
-    if first is not None and machine.torch is not None and machine.torch < first:
-        had, has = (".".join(map(str, version)) for version in (machine.torch, first))
-        return OLDER_TORCH(backend=case.backend, op=case.op, had=had, has=has)
-    if case.scheduling in machine.scheduling_missing:
-        return machine.scheduling_missing[case.scheduling]
-    if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
-        return TOO_FEW_GPUS(ranks=case.world_size, gpus=machine.gpus)
-    if case.memory != "plain" and machine.registered_missing is not None:
-        return machine.registered_missing
-    if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
-        return reason
-    if case.backend == "nccl" and dict(case.settings.pairs).get("NCCL_ALGO", "").upper() == "PAT":
-        return PAT()
-    taken = [name for name, _ in case.settings.pairs if name in SHARED_GPU] if case.oversubscribed else []
-    if taken:
-        return SHARED_VARIABLE(name=taken[0], value=SHARED_GPU[taken[0]])
-    return None
-
-
-FEWEST_RANKS = Kind("fewest-ranks", "{op} needs {fewest:count rank} or more")
-NO_ROOT = Kind("no-root", "there is no rank {root}: it has {ranks} ranks, from 0")
-PAIRS_ALL = Kind("pairs-all", "{op} pairs all ranks of the world, so it has no groups")
-SERIAL_GROUPS = Kind("serial-groups", "groups that call one after the other are timed call by call")
-PART_OF_PIECES = Kind(
-    "part-of-pieces", "{size_bytes} B is not a whole number of {pieces} pieces of {dtype} of {itemsize} B"
-)
-PART_OF_ELEMENT = Kind("part-of-element", "{size_bytes} B is not a whole number of {dtype} elements of {itemsize} B")
-
-
-def unsupported_anywhere(case: Case) -> Notice | None:
-    """Return why no machine can measure the case (ranks, backend or data); None if some machine can."""
-    operation, dtype = OPERATIONS[case.op], dtype_named(case.dtype)
-    if (reason := subgroups.unsupported(case.groups, case.world_size)) is not None:
-        return reason
-    if operation.paired and case.groups != WORLD:
-        return PAIRS_ALL(op=case.op)
-    if case.depth > 1 and subgroups.divide(case.groups, case.world_size).serial:
-        return SERIAL_GROUPS()
-    together = ranks_together(case)
-    if together < operation.fewest_ranks:
-        return FEWEST_RANKS(op=case.op, fewest=operation.fewest_ranks)
-    if case.root >= together:
-        return NO_ROOT(root=case.root, ranks=together)
-    if (reason := unsupported_by_backend(case)) is not None:
-        return reason
-    if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:
-        return reason
-    pieces = operation.pieces(together)
-    if case.size_bytes % (pieces * dtype.itemsize):
-        size, itemsize = case.size_bytes, dtype.itemsize
-        if pieces == 1:
-            return PART_OF_ELEMENT(size_bytes=size, dtype=case.dtype, itemsize=itemsize)
-        return PART_OF_PIECES(size_bytes=size, pieces=pieces, dtype=case.dtype, itemsize=itemsize)
-    return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
-
-
-HOST_MEMORY = Kind(
-    "host-memory",
+_NEEDS = (
     "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
-    "used ({share:share} of the available memory)",
+    "used ({share:share} of the"
 )
-GPU_MEMORY = Kind(
-    "gpu-memory",
-    "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
-    "used ({share:share} of the free memory)",
-)
+HOST_MEMORY = Kind("host-memory", f"{_NEEDS} available memory)")
+GPU_MEMORY = Kind("gpu-memory", f"{_NEEDS} free memory)")
 
 
 def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 
 from collbench.catalog import collectives
-from collbench.catalog.backends import unsupported_by_backend
 from collbench.catalog.collectives import ALIGNMENT, OPERATIONS
 from collbench.catalog.dtypes import (
     DTYPES,
@@ -32,6 +31,7 @@ from collbench.catalog.dtypes import (
     spacing,
     unit,
 )
+from collbench.catalog.rules import unsupported_by_backend
 from collbench.model.divisions import WORLD
 from collbench.model.records import Case
 from collbench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from collbench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
+from collbench.catalog.backends import BACKENDS, Backend
 from collbench.catalog.collectives import OPERATIONS, PLACES
 from collbench.catalog.operation import Operation
+from collbench.catalog.rules import unsupported_by_backend, unsupported_operation
 from collbench.catalog.variables import AT_START, TUNING
 from collbench.model.facts import Manifest
 from collbench.model.notices import Kind, Notice, kinds

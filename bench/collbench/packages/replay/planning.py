@@ -23,15 +23,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from collbench.catalog import collectives, splits, subgroups
-from collbench.catalog.backends import BACKENDS, unsupported_by_backend
+from collbench.catalog import collectives, subgroups
+from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, ranks_together
 from collbench.catalog.dtypes import BYTES, DTYPES
 from collbench.catalog.metrics import ONE_BY_ONE
+from collbench.catalog.rules import BACKEND, FEWEST_RANKS, GROUPS, SPLITS, Facts
 from collbench.config.models import Config
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.errors import ForeignError
-from collbench.model.notices import Kind, Notice, with_counts
+from collbench.model.notices import Kind, Notice, first, with_counts
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Machine, Plan
 from collbench.model.units import first_few
@@ -47,7 +48,7 @@ from collbench.packages.replay.replayed_calls import (
     ReplaySettings,
     recording_in,
 )
-from collbench.planning.cases import FEWEST_RANKS, option_values, oversubscribed, worlds
+from collbench.planning.cases import option_values, oversubscribed, worlds
 from collbench.planning.footprint import buffer_bytes
 from collbench.planning.parts import Expansion, PlanningPart
 
@@ -268,12 +269,7 @@ class _Builder:
         case = self._sized(step, place, call)
         if case is None:
             return None
-        reason = subgroups.unsupported(case.groups, self._world_size) or unsupported_by_backend(case)
-        fewest, together = OPERATIONS[case.op].fewest_ranks, ranks_together(case)
-        if together < fewest:
-            reason = FEWEST_RANKS(op=case.op, fewest=fewest)
-        if case.splits is not None:
-            reason = reason or splits.unsupported(case.splits, together)
+        reason = first((FEWEST_RANKS, *GROUPS, *BACKEND, *SPLITS), Facts(case))
         if reason is not None:
             self.changed[CALLS_LEFT_OUT(operation=call.operation, why=(reason,))] += 1
             return None
@@ -470,7 +466,7 @@ def _divisions_like(group: Sequence[int], world_size: int) -> Iterator[tuple[Div
     """Yield the divisions of the world into groups of this size and at equal distances, and the groups of each."""
     size, stride = len(group), group[-1] - group[-2] if len(group) > 1 else 1
     for division in (Division("contiguous", size), Division("strided", size), Division("strided", size, stride)):
-        if subgroups.unsupported(division, world_size) is None:
+        if subgroups.divisible(division, world_size):
             yield division, subgroups.divide(division, world_size).groups
 
 

@@ -21,8 +21,6 @@ NAMED_RATE = 0.04
 # Operations between two ranks, and operations in which each rank sends different data to every rank.
 ONE_WAY = frozenset({"send", "recv"})
 ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
-
-
 # Kinds that several importers give, or that the report treats apart.
 UNCLAIMED_KERNELS = Kind(
     "unclaimed-kernels",

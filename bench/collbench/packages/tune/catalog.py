@@ -261,8 +261,6 @@ TRIED_ELSEWHERE = (("ring",), ())
 # The plugin compares sizes as size_t (`plugin.c` of NVIDIA/nccl, 2026): a rule up to 4294967295 ends below 4 GiB.
 LARGEST = 2**64 - 1
 FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
-
-
 RULE_FOR_OTHER_HOSTS = Kind(
     "rule-for-other-hosts", "line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared"
 )

@@ -6,9 +6,10 @@ printed, and nothing is dropped silently: a line that was not measured is MISSIN
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,6 @@ Places = Mapping[tuple[str, int], Place]
 # Words in the names of other boards: an H100 PCIe or NVL is not the H100 of eight-way servers.
 OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
 PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
-
-
 NOT_IN_RUN = Kind("not-in-run", "not in this run")
 
 
@@ -208,32 +207,28 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
 
 
 _ELSEWHERE = "{elsewhere:after ; lines for other hardware: }"
-A_LINE_MISSES = Kind("a-line-misses", f"a line surely misses its limit{_ELSEWHERE}")
-A_LINE_MISSING = Kind("a-line-missing", f"a line was not measured{_ELSEWHERE}")
-ALL_REACH = Kind("all-reach", f"every line surely reaches its limit{_ELSEWHERE}")
-NOT_TOGETHER = Kind("not-together", f"lines are open, and cannot be tested together{_ELSEWHERE}")
-TABLE_REACHES = Kind(
-    "table-reaches", f"the table as a whole surely reaches its limits, and each line does on average{_ELSEWHERE}"
-)
-A_LINE_BELOW = Kind("a-line-below", f"a line is below its limit on average{_ELSEWHERE}")
-TABLE_OPEN = Kind("table-open", f"the table as a whole is open{_ELSEWHERE}")
+# The first that holds gives the verdict on a table, and the reason.
+_VERDICTS: tuple[tuple[Callable[[Any], object], CheckVerdict, Kind], ...] = (
+    (lambda f: FAIL in f.lines, FAIL, Kind("a-line-misses", f"a line surely misses its limit{_ELSEWHERE}")),
+    (lambda f: MISSING in f.lines, MISSING, Kind("a-line-missing", f"a line was not measured{_ELSEWHERE}")),
+    (lambda f: f.lines == {PASS}, PASS, Kind("all-reach", f"every line surely reaches its limit{_ELSEWHERE}")),
+    (lambda f: f.index is None, INCONCLUSIVE,
+     Kind("not-together", f"lines are open, and cannot be tested together{_ELSEWHERE}")),
+    (lambda f: f.index.low >= 1 and f.all_above, PASS,
+     Kind("table-reaches", "the table as a whole surely reaches its limits, and each line does on average"
+          f"{_ELSEWHERE}")),
+    (lambda f: f.index.low >= 1, INCONCLUSIVE,
+     Kind("a-line-below", f"a line is below its limit on average{_ELSEWHERE}")),
+    (lambda f: True, INCONCLUSIVE, Kind("table-open", f"the table as a whole is open{_ELSEWHERE}")),
+)  # fmt: skip
 
 
 def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, Kind]:
     """Return the verdict on the table, and its reason."""
-    line_verdicts = {check.verdict for check in checks}
-    for grave, reason in ((FAIL, A_LINE_MISSES), (MISSING, A_LINE_MISSING)):
-        if grave in line_verdicts:
-            return grave, reason
-    if line_verdicts == {PASS}:
-        return PASS, ALL_REACH
-    if index is None:
-        return INCONCLUSIVE, NOT_TOGETHER
     open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
-    above = [check.note is not None and check.note.kind is ABOVE_ON_AVERAGE for check in open_]
-    if index.low >= 1 and all(above):
-        return PASS, TABLE_REACHES
-    return INCONCLUSIVE, A_LINE_BELOW if index.low >= 1 else TABLE_OPEN
+    above = all(check.note is not None and check.note.kind is ABOVE_ON_AVERAGE for check in open_)
+    facts = SimpleNamespace(lines={check.verdict for check in checks}, index=index, all_above=above)
+    return next((verdict, reason) for holds, verdict, reason in _VERDICTS if holds(facts))
 
 
 def _names_hardware(line: Expectation) -> bool:

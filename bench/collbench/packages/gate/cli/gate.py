@@ -56,8 +56,6 @@ FAILED = {
     "start": Kind("rank-not-ready", f"one of its ranks did not get ready{_STAGE}"),
     "lost": Kind("no-answer", f"it does not answer{_STAGE}"),
 }
-
-
 UNEQUAL_NODES = Kind(
     "unequal-nodes",
     "nodes have {fewest} to {most} ranks: between nodes, the first {fewest} ranks per node were measured",
@@ -153,8 +151,6 @@ def _give(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool)
 
 # A failure, with the round that failed and the ranks of the job that were in it.
 _Failed = tuple[Failure, Round, Sequence[int]]
-
-
 RANK_LOST = Kind("rank-lost", "{text}")
 STAGE_FAILED = Kind("stage-failed", "{stage}: {text}")
 GIVEN_UP = Kind("given-up", "{stage}: given up")

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from collbench.catalog.backends import BACKENDS, unsupported_by_backend
+from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import CALLS, OPERATIONS, PLACES
+from collbench.catalog.rules import unsupported_by_backend
 from collbench.catalog.subgroups import of_colours
 from collbench.config import documents
 from collbench.config.names import allowed

@@ -7,11 +7,13 @@ in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks 
 
 from dataclasses import dataclass, replace
 
-from collbench.catalog.backends import BACKENDS
-from collbench.model.notices import Kind, Notice
+from collbench.catalog.rules import Facts
+from collbench.model.notices import Kind, Notice, Rule, first
 from collbench.model.records import Machine
 from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
 
+# Dtypes that models are trained in.
+TRAINED = ("float32", "float64", "bfloat16")
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
 NO_OPERATION = "noop"
@@ -132,64 +134,52 @@ def reference_of(strategy: Strategy) -> Strategy:
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
-LINK_MOVES_NOTHING = Kind(
-    "link-moves-nothing", "an emulated link moves no data: a synchroniser of your own is measured on a real link"
-)
-LINK_OF_ALL_REDUCES = Kind(
-    "link-of-all-reduces", "an emulated link carries all-reduces only, and {strategy} makes other calls too"
-)
-TWO_HOOKS = Kind("two-hooks", "{hooks} is a communication hook, and so is the emulated link")
-BF16_ON_GLOO = Kind("bf16-on-gloo", "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)")
-SENDS_BY_TORCH = Kind("sends-by-torch", "{strategy} sends by torch.distributed, not on {backend}")
-NOTHING_TO_SYNCHRONISE = Kind("nothing-to-synchronise", "with one rank there is nothing to synchronise")
-UNEQUAL_BATCHES = Kind("unequal-batches", "a batch of {batch} is not divided into {parts} equal micro-batches")
+class StepFacts(Facts):
+    """The facts of a strategy in a scenario that rules ask for."""
+
+    def __init__(self, scenario: Scenario, machine: Machine, strategy: Strategy) -> None:
+        """Make all facts. strategy: none is asked for by rules on a scenario."""
+        super().__init__(scenario.case, machine)
+        self.shape, self.link, self.options = scenario.shape, scenario.link, scenario.options
+        self.trained = TRAINED
+        self.chosen, self.of_kind = strategy, kind(strategy)
+        self.strategy, self.hooks = strategy.imported or strategy.name, tuple(sorted(hooks_of(strategy)))
+        total = sum(gradient.nbytes for gradient in scenario.shape.gradients) if scenario.shape else 0
+        self.call_bytes = max(total if self.of_kind.one_call else 0, strategy.cap_bytes or 0, *strategy.buckets, 0)
+        self.real_bytes = scenario.case.world_size * min(total, self.call_bytes) if scenario.link is None else 0
+
+
+OF_SHAPE = (
+    Rule(lambda f: f.chosen.imported is not None or f.chosen.every or not f.of_kind.own,
+         Kind("shape-without-parameters", "a shape has no parameters that a library could reduce",
+              "torch's buckets can be given as a plan")),
+    Rule(lambda f: f.real_bytes > f.machine.memory_available_bytes,
+         Kind("call-memory", "a real link moves real bytes: {ranks} ranks with a call of {call_bytes:bytes} need more "
+              "than the {free_bytes:bytes} of memory that are free"),
+         {"free_bytes": "machine.memory_available_bytes"}),
+)  # fmt: skip
+OF_MODEL = (
+    Rule(lambda f: not f.by_torch and not f.of_kind.own,
+         Kind("sends-by-torch", "{strategy} sends by torch.distributed, not on {backend}")),
+    Rule(lambda f: f.link is not None and f.chosen.imported is not None,
+         Kind("link-moves-nothing", "an emulated link moves no data: "
+              "a synchroniser of your own is measured on a real link")),
+    Rule(lambda f: f.link is not None and not f.of_kind.all_reduces,
+         Kind("link-of-all-reduces", "an emulated link carries all-reduces only, "
+              "and {strategy} makes other calls too")),
+    Rule(lambda f: f.link is not None and {*f.hooks} - {NO_OPERATION},
+         Kind("two-hooks", "{hooks} is a communication hook, and so is the emulated link")),
+    Rule(lambda f: "bf16" in f.hooks and f.backend == "gloo",
+         Kind("bf16-on-gloo", "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)")),
+    # On a GPU, one rank tests the calls and shows their cost.
+    Rule(lambda f: f.world_size == 1 and not f.on_gpus and f.chosen.name != REFERENCE,
+         Kind("nothing-to-synchronise", "with one rank there is nothing to synchronise")),
+    Rule(lambda f: f.options.batch % f.chosen.accumulate,
+         Kind("unequal-batches", "a batch of {batch} is not divided into {parts} equal micro-batches"),
+         {"batch": "options.batch", "parts": "chosen.accumulate"}),
+)  # fmt: skip
 
 
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
     """Return the reason why the strategy cannot be measured in this scenario; None if it can."""
-    if scenario.shape is not None:
-        return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
-    if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
-        sender = strategy.imported or strategy.name
-        return SENDS_BY_TORCH(strategy=sender, backend=scenario.case.backend)
-    if scenario.link is not None and strategy.imported is not None:
-        return LINK_MOVES_NOTHING()
-    if scenario.link is not None and not kind(strategy).all_reduces:
-        return LINK_OF_ALL_REDUCES(strategy=strategy.name)
-    hooks = hooks_of(strategy)
-    if scenario.link is not None and hooks - {NO_OPERATION}:
-        return TWO_HOOKS(hooks=tuple(sorted(hooks)))
-    if "bf16" in hooks and scenario.case.backend == "gloo":
-        return BF16_ON_GLOO()
-    alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
-    if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
-        return NOTHING_TO_SYNCHRONISE()
-    if scenario.options.batch % strategy.accumulate:
-        return UNEQUAL_BATCHES(batch=scenario.options.batch, parts=strategy.accumulate)
-    return None
-
-
-SHAPE_WITHOUT_PARAMETERS = Kind(
-    "shape-without-parameters",
-    "a shape has no parameters that a library could reduce",
-    "torch's buckets can be given as a plan",
-)
-CALL_MEMORY = Kind(
-    "call-memory",
-    "a real link moves real bytes: {ranks} ranks with a call of {call_bytes:bytes} need more than the "
-    "{free_bytes:bytes} of memory that are free",
-)
-
-
-def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> Notice | None:
-    """Return the reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
-    assert scenario.shape is not None  # noqa: S101 - the caller's question
-    if strategy.imported is not None or strategy.every or not kind(strategy).own:
-        return SHAPE_WITHOUT_PARAMETERS()
-    total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
-    sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
-    needed = scenario.case.world_size * min(total, max(sizes))
-    if scenario.link is None and needed > memory_bytes:
-        ranks = scenario.case.world_size
-        return CALL_MEMORY(ranks=ranks, call_bytes=max(sizes), free_bytes=memory_bytes)
-    return None
+    return first(OF_MODEL if scenario.shape is None else OF_SHAPE, StepFacts(scenario, machine, strategy))

@@ -9,19 +9,21 @@ finds settings that measure something other than their author expects.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
+from types import SimpleNamespace
 from typing import Any
 
-from collbench.catalog.backends import BACKENDS, LACKS, unsupported_scheduling
+from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
+from collbench.catalog.rules import HERE, LACKS, SCHEDULING
 from collbench.config.models import Config
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind, Notice, Rule, every, first
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Machine, Plan, Settings, Skip
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
-from collbench.packages.training.catalog.strategies import kind, reference_of, unsupported
+from collbench.packages.training.catalog.strategies import TRAINED, StepFacts, kind, reference_of, unsupported
 from collbench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
 from collbench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
 from collbench.packages.training.step_records import Link, Shape
@@ -40,11 +42,9 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
     with_strategy,
 )
-from collbench.planning.cases import option_values, oversubscribed, unsupported_here, worlds
+from collbench.planning.cases import option_values, oversubscribed, worlds
 from collbench.planning.parts import Expansion, PlanningPart
 
-# Dtypes that models are trained in.
-TRAINED = ("float32", "float64", "bfloat16")
 # 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
@@ -186,33 +186,27 @@ def with_controls(requested: Sequence[Strategy]) -> tuple[Strategy, ...]:
 
 
 # ── unsupported scenarios ────────────────────────────────────────────────────────────────────────
-NOT_TRAINED = Kind("not-trained", "models are trained in {trained}, not in {dtype}")
-AUTOCAST_DTYPE = Kind("autocast-dtype", "autocast keeps parameters in float32, and here they are {dtype}")
-AUTOCAST_SHAPE = Kind(
-    "autocast-shape", "a model by its shape computes nothing that autocast could compute in another dtype"
-)
-SHAPE_BACKEND = Kind("shape-backend", "a model by its shape is timed on gloo or an emulated link, not on {backend}")
-LINK_IN_JOB = Kind(
-    "link-in-job", "an emulated link is memory that ranks of one host share", "in a job, measure the real link"
-)
+OF_SCENARIO = (
+    Rule(lambda f: f.dtype not in TRAINED,
+         Kind("not-trained", "models are trained in {trained}, not in {dtype}")),
+    Rule(lambda f: f.options.autocast and f.dtype != "float32",
+         Kind("autocast-dtype", "autocast keeps parameters in float32, and here they are {dtype}")),
+    Rule(lambda f: f.options.autocast and f.shape is not None,
+         Kind("autocast-shape", "a model by its shape computes nothing that autocast could compute in another dtype")),
+    Rule(lambda f: f.shape is not None and f.backend != "gloo",
+         Kind("shape-backend", "a model by its shape is timed on gloo or an emulated link, not on {backend}")),
+    Rule(lambda f: not f.by_torch and f.dtype == "bfloat16", LACKS, {"what": "dtype"}),
+    Rule(lambda f: f.machine.ranks is not None and f.link is not None,
+         Kind("link-in-job", "an emulated link is memory that ranks of one host share",
+              "in a job, measure the real link")),
+    *HERE,
+    *SCHEDULING,
+)  # fmt: skip
 
 
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> Notice | None:
     """Return the reason why nothing can be measured in this scenario on this machine; None if something can."""
-    case = scenario.case
-    if case.dtype not in TRAINED:
-        return NOT_TRAINED(trained=TRAINED, dtype=case.dtype)
-    if options_of(case).autocast and case.dtype != "float32":
-        return AUTOCAST_DTYPE(dtype=case.dtype)
-    if options_of(case).autocast and scenario.shape is not None:
-        return AUTOCAST_SHAPE()
-    if scenario.shape is not None and case.backend != "gloo":
-        return SHAPE_BACKEND(backend=case.backend)
-    if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
-        return LACKS(backend=case.backend, what=case.dtype)
-    if machine.ranks is not None and scenario.link is not None:
-        return LINK_IN_JOB()
-    return unsupported_here(case, machine) or unsupported_scheduling(case)
+    return first(OF_SCENARIO, StepFacts(scenario, machine, Strategy(REFERENCE)))
 
 
 STEP_MEMORY = Kind(
@@ -270,42 +264,31 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
-DEFAULT_CAP = Kind(
-    "default-cap",
-    "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
-    "communication starts later",
-    "write ddp without a cap for the default",
-)
-NO_FREE_CORE = Kind(
-    "no-free-core",
-    "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to overlap communication "
-    "with, so the scheduler is measured",
-    "lower threads or world_sizes, or use an emulated link, which needs no core",
-)
-SINGLE_STEP = Kind(
-    "single-step",
-    "steps: 1 puts one step between two barriers: unequal times at which ranks leave the barrier count for that "
-    "step, and work that reaches into the next step is not seen",
-    "write steps: 2 or more",
-)
+_TRAPS = (
+    Rule(lambda f: any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in f.strategies),
+         Kind("default-cap", "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of "
+              "1 MiB, so communication starts later", "write ddp without a cap for the default")),
+    # On a CPU backend, communication runs on the cores that compute.
+    Rule(lambda f: any(kind(strategy).overlaps for strategy in f.strategies) and f.of.link is None
+         and BACKENDS[f.of.case.backend].device == "cpu" and f.of.options.threads * f.of.case.world_size > f.cores,
+         Kind("no-free-core", "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to "
+              "overlap communication with, so the scheduler is measured",
+              "lower threads or world_sizes, or use an emulated link, which needs no core"),
+         {"ranks": "of.case.world_size", "threads": "of.options.threads"}),
+    Rule(lambda f: f.of.case.depth < 2,
+         Kind("single-step", "steps: 1 puts one step between two barriers: unequal times at which ranks leave the "
+              "barrier count for that step, and work that reaches into the next step is not seen",
+              "write steps: 2 or more")),
+)  # fmt: skip
 
 
 def traps(plan: Plan, cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
-    notices: list[Notice] = []
-    for scenario, strategies in scenarios_of(plan).items():
-        case = scenario.case
-        if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
-            notices.append(DEFAULT_CAP())
-        # On a CPU backend, communication runs on the cores that compute.
-        overlapping = any(kind(strategy).overlaps for strategy in strategies)
-        on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
-        threads = scenario.options.threads
-        if overlapping and on_cores and threads * case.world_size > cores:
-            notices.append(NO_FREE_CORE(ranks=case.world_size, threads=threads, cores=cores))
-        if case.depth < 2:
-            notices.append(SINGLE_STEP())
-    return list(dict.fromkeys(notices))
+    found = (
+        every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores))
+        for scenario, strategies in scenarios_of(plan).items()
+    )
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 # ── the package's part of planning ───────────────────────────────────────────────────────────────
