@@ -324,6 +324,7 @@ def rate_text(bytes_per_s: float | None) -> str:
 UNITS: dict[Unit, Callable[[Any], str]] = {
     Unit.SECONDS: seconds_text,
     Unit.RATE: rate_text,
+    Unit.SHARE: lambda value: NOTHING if value is None else format_share(value),
     Unit.TEXT: lambda value: str(value) if value else NOTHING,
 }
 
