@@ -170,7 +170,7 @@ ENDED = Ending(EndReason.BUDGET, 6)
     ],
 )
 def test_it_ends_when_there_is_an_answer(cases, whole, made, each, reason):
-    judged = {verdict: Judgement("", Interval(1.0, 0.9, 1.1, "over launches"), verdict) for verdict in (*cases, whole)}
+    judged = {verdict: Judgement("", verdict, Interval(1.0, 0.9, 1.1, "over launches")) for verdict in (*cases, whole)}
     look = pairs.Look(
         {str(n): judged[case] for n, case in enumerate(cases)}, judged[whole] if whole else None, {}, None, Levels()
     )

@@ -283,44 +283,6 @@ def test_no_verb_imports_another_verb():
     assert {module: both for module in verbs if (both := (imported(TREES[module]) & verbs) - {module})} == {}
 
 
-def names_in(tree: ast.AST) -> set[str]:
-    """Return the names that a module defines or assigns anywhere; imported names are defined elsewhere."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.attr)
-    return names
-
-
-def resolves(name: str, modules: set[str]) -> bool:
-    """Return whether a dotted name is a module, or a name in a module."""
-    parts = name.split(".")
-    for length in range(len(parts), 1, -1):
-        module = ".".join(parts[:length])
-        if module in modules:
-            return {*parts[length:]} <= (names_in(TREES[module]) if module in TREES else set())
-    return False
-
-
-def test_dotted_names_in_texts_exist():
-    """A name such as `rank.timing.CaseTimer` is a module below bench/ or a package, and a name in this module."""
-    prefixes = ["collbench.", "collbench.packages.", *(f"collbench.packages.{package}." for package in PACKAGES)]
-    modules = {*FILES, *(name.rpartition(".")[0] for name in FILES)}
-    dead = []
-    for module, path in FILES.items():
-        for name in re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`", path.read_text()):
-            parts = name.removeprefix("collbench.").split(".")
-            if parts[0] not in {*MAY_IMPORT, *PACKAGES} - {"notebook"}:
-                continue
-            if not any(resolves(f"{prefix}{'.'.join(parts)}", modules) for prefix in prefixes):
-                dead.append(f"{module}: {name}")
-    assert dead == [], "\n".join(dead)
-
-
 def test_no_constant_is_defined_in_two_rooms():
     """One name and one value in two rooms is one idea written twice."""
     places: dict[tuple[str, str], set[str]] = {}

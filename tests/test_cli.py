@@ -162,7 +162,13 @@ def test_two_runs_are_compared(example):
     assert "\nSLOWER: 3.6 times as long overall" in done.stdout and "after / before" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:26])) <= 80, "a line a case"
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
-    starts = {"json": "{", "csv": "key,name,verdict", "junit": "<?xml", "markdown": "SLOWER", "line": "SLOWER: "}
+    starts = {
+        "json": "{",
+        "csv": "key,name,before_s,after_s,verdict",
+        "junit": "<?xml",
+        "markdown": "SLOWER",
+        "line": "SLOWER: ",
+    }
     for form, start in starts.items():
         printed = example("compare", *runs, "--format", form)
         assert (printed.returncode, printed.stderr) == (1, "") and printed.stdout.startswith(start)

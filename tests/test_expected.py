@@ -222,9 +222,9 @@ def test_every_table_that_comes_with_the_suite_is_read_and_names_its_source(path
 def test_checks_are_tabled():
     fast = Interval(9e9, 8.5e9, 9.5e9, "over launches")
     checks = [
-        Check(CASE, 9e9, 0.1, fast, "PASS"),
-        Check(replace(CASE, world_size=4), 20e9, 0.1, fast, "FAIL"),
-        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", analysis.NOT_IN_RUN()),
+        Check(CASE, "PASS", 9e9, 0.1, fast),
+        Check(replace(CASE, world_size=4), "FAIL", 20e9, 0.1, fast),
+        Check(replace(CASE, world_size=8), "MISSING", 9e9, 0.1, None, analysis.NOT_IN_RUN()),
     ]
     result = CheckedTable(tuple(checks), "FAIL", kind_named("a-line-misses")(elsewhere=None))
     document = written(tables.checks_document(result, "r"))

@@ -44,9 +44,9 @@ class Judgement:
 
     # Reason for the verdict.
     reason: Notice
+    verdict: ChangeVerdict = fact("whether the time changed (docs/develop/statistics.md)")
     # With the interval that the verdict follows from.
     ratio: Interval = fact("time after over time before", limits=RATIO)
-    verdict: ChangeVerdict = fact("whether the time changed (docs/develop/statistics.md)")
     # None if the variance between launches is unknown.
     p: float | None = fact("p-value of no change, corrected for the number of cases, as the rule used it", default=None)
     level: float | None = fact(
@@ -134,7 +134,7 @@ class Unpaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class EnvironmentDifference:
     """A fact in which the environments of two sides differ."""
 
     fact: str
@@ -204,8 +204,8 @@ class Comparison:
     )
     differing = computed(
         "facts in which the environments differ",
-        tuple[Difference, ...],
-        lambda result: tuple(Difference(*values) for values in result.differences),
+        tuple[EnvironmentDifference, ...],
+        lambda result: tuple(EnvironmentDifference(*values) for values in result.differences),
         name="differences",
     )
     end_reason = computed(

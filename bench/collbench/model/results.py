@@ -29,7 +29,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Declaration:
     """What a result states of itself."""
 
     # Meaning, for the schema and the legend.
@@ -53,27 +53,27 @@ class Fact:
 
 
 def fact(*words: Any, default: Any = MISSING, **details: Any) -> Any:
-    """Declare a field that is a result. The parameters are those of `Fact`, and the default of the field."""
-    return field(default=default, metadata={"fact": Fact(*words, **details)})
+    """Declare a field that is a result. The parameters are those of `Declaration`, and the default of the field."""
+    return field(default=default, metadata={"fact": Declaration(*words, **details)})
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
     """A result that no field has."""
 
-    fact: Fact
+    fact: Declaration
     type: Any
     # Returns the value in a record.
     of: Callable[[Any], Any]
 
 
 def computed(about: str, type_: Any, of: Callable[[Any], Any], *words: Any, **details: Any) -> Any:
-    """Declare a result that `of` computes from the record. The other parameters are those of `Fact`."""
-    return Computed(Fact(about, *words, **details), type_, of)
+    """Declare a result that `of` computes from the record. The other parameters are those of `Declaration`."""
+    return Computed(Declaration(about, *words, **details), type_, of)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """One value of a record, for programs or in a table."""
 
     # Its names in CSV and in JSON.
@@ -84,7 +84,7 @@ class Column:
     type: Any
     # Returns the value in a record.
     of: Callable[[Any], Any]
-    fact: Fact
+    fact: Declaration
 
 
 # The fields of an interval, and the words on them if they have names of their own.
@@ -97,23 +97,23 @@ _OF_INTERVAL = {
 
 
 @functools.cache
-def columns(kind: type) -> tuple[Column, ...]:
+def columns(kind: type) -> tuple[ResultColumn, ...]:
     """Return the values that a type declares, in the order of the declarations; without any, return all its fields."""
     hints = get_type_hints(kind)
     given = {item.name: item.metadata["fact"] for item in fields(kind) if "fact" in item.metadata}
-    given = given or {item.name: Fact() for item in fields(kind)}
+    given = given or {item.name: Declaration() for item in fields(kind)}
     results = {name: Computed(own, hints[name], attrgetter(name)) for name, own in given.items()}
     results |= {name: member for name, member in vars(kind).items() if isinstance(member, Computed)}
     ordered = sorted(results.items(), key=lambda entry: entry[1].fact.order)
     return tuple(column for name, result in ordered for column in _columns(name, result))
 
 
-def _columns(name: str, result: Computed) -> Iterator[Column]:
+def _columns(name: str, result: Computed) -> Iterator[ResultColumn]:
     own, of = result.fact, result.of
     if own.limits:
         for each, (part, about) in zip(own.limits, _OF_INTERVAL.items(), strict=False):
             kind = (str if part == "kind" else float) | None
-            yield Column(each, each, about or own.about, kind, partial(_of_interval, of, part), own)
+            yield ResultColumn(each, each, about or own.about, kind, partial(_of_interval, of, part), own)
     elif own.flat:
         inner = next(part for part in get_args(result.type) or (result.type,) if part is not NoneType)
         for column in columns(inner):
@@ -121,7 +121,7 @@ def _columns(name: str, result: Computed) -> Iterator[Column]:
             yield replace(column, type=kind, of=partial(_of_inner, of, column.of))
     else:
         name = own.name or name
-        yield Column(name, own.json or name, own.about, result.type, of, own)
+        yield ResultColumn(name, own.json or name, own.about, result.type, of, own)
 
 
 def _of_interval(of: Callable[[Any], Any], part: str, record: Any) -> Any:

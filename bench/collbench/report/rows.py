@@ -17,7 +17,7 @@ from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Summary
 from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.records import Case, Failure, Json, Option
-from collbench.model.results import Column, Fact, columns, fact
+from collbench.model.results import ResultColumn, Declaration, columns, fact
 from collbench.report import notices, wording
 from collbench.report.labels import on_both_sides
 from collbench.report.parts import package_results
@@ -68,17 +68,17 @@ _WRITTEN: dict[Any, Any] = {float: float | None, Case: str, Failure: str}
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
-def columns_of(kind: type) -> tuple[Column, ...]:
+def columns_of(kind: type) -> tuple[ResultColumn, ...]:
     """Return the values of a type for programs, with those that only reports can word in front."""
     return (*_WORDED.get(kind, ()), *columns(kind))
 
 
-def _column(name: str, about: str, of: Any, kind: Any = str, json: str = "") -> Column:
-    return Column(name, json or name, about, kind, of, Fact())
+def _column(name: str, about: str, of: Any, kind: Any = str, json: str = "") -> ResultColumn:
+    return ResultColumn(name, json or name, about, kind, of, Declaration())
 
 
 # Values that need the words of a report.
-_WORDED: dict[type, tuple[Column, ...]] = {
+_WORDED: dict[type, tuple[ResultColumn, ...]] = {
     Change: (_column("key", "of the case before", attrgetter("case.key")), _column("name", "", on_both_sides)),
     Unpaired: (
         _column("key", "of the case", attrgetter("case.key")),
@@ -89,7 +89,7 @@ _WORDED: dict[type, tuple[Column, ...]] = {
 
 
 @functools.cache
-def case_columns() -> tuple[Column, ...]:
+def case_columns() -> tuple[ResultColumn, ...]:
     """Return the values of every case: of a `Summary`, its case first."""
     kinds = {"world_size": int, "size_bytes": int}
     names = {"op": "operation"}
@@ -127,7 +127,7 @@ def cells(record: object) -> Json:
     return {column.name: plain(value) for column, value in _values(record) if column.fact.in_csv}
 
 
-def _values(record: object) -> list[tuple[Column, Any]]:
+def _values(record: object) -> list[tuple[ResultColumn, Any]]:
     if isinstance(record, CaseRow):
         values = [(column, column.of(record.summary)) for column in case_columns()]
         return values + (_values(record.own) if record.own is not None else [])
@@ -191,7 +191,7 @@ def _written(kind: Any) -> Any:
 
 
 @functools.cache
-def model(kind: Any, common: tuple[Column, ...] = ()) -> Any:
+def model(kind: Any, common: tuple[ResultColumn, ...] = ()) -> Any:
     """Return the model of a record. common: values in front of its own; a case without a record has only these."""
     from pydantic import Field, create_model
 

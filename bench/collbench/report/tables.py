@@ -285,7 +285,7 @@ def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
     return lambda s: NOTHING if s.time_s is None else cell(s)
 
 
-def _cell(result: results.Column) -> Cell:
+def _cell(result: results.ResultColumn) -> Cell:
     """Return the cell of a result; some share it with another result."""
     text = UNITS[result.fact.unit]
     return SHARED.get(result.name, lambda summary: text(result.of(summary)))

@@ -390,7 +390,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     """
     within = ratio_of_intervals(before, after)  # without width if a side is another tool's single number
     if floor is None:
-        return Judgement(ONE_LAUNCH_ON_A_SIDE(), within, INCONCLUSIVE)
+        return Judgement(ONE_LAUNCH_ON_A_SIDE(), INCONCLUSIVE, within)
     down, up = (
         float(np.hypot(np.log1p(floor), np.log(side)))
         for side in (within.value / within.low, within.high / within.value)
@@ -402,4 +402,4 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         verdict = SAME
     elif center - down > 0 or center + up < 0:
         verdict = SLOWER if center > 0 else FASTER
-    return Judgement(NOISE_FLOOR(floor=floor), ratio, verdict)
+    return Judgement(NOISE_FLOOR(floor=floor), verdict, ratio)

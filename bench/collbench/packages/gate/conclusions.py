@@ -65,12 +65,12 @@ class Check:
     """One line of a table of expectations, checked in a run."""
 
     case: Case = fact("of the case", name="key")
+    verdict: CheckVerdict = fact("PASS, FAIL, INCONCLUSIVE or MISSING")
     expected: float = fact("expected bus bandwidth in bytes/s", name="expected_busbw")
     tolerance: float = fact("share by which the bus bandwidth may fall short")
     measured: Interval | None = fact(
         "measured bus bandwidth in bytes/s", limits=("busbw", "busbw_low", "busbw_high", "interval")
     )
-    verdict: CheckVerdict = fact("PASS, FAIL, INCONCLUSIVE or MISSING")
     note: Notice | None = None
 
     note_kind = computed(

@@ -68,9 +68,9 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
                 verdict = INCONCLUSIVE  # until `_tested` decides
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
-            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
+            checks.append(Check(summary.case, verdict, line.busbw, tolerance, rate, note, line.source))
         if not fitting:
-            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, NOT_IN_RUN(), line.source))
+            checks.append(Check(_case(line), MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
     index = _tested(checks, margins)
     verdict, reason = _table_verdict(checks, index)
     return CheckedTable(tuple(checks), verdict, reason(elsewhere=elsewhere), index)
