@@ -17,7 +17,7 @@ from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Summary
 from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.records import Case, Failure, Json, Option
-from collbench.model.results import ResultColumn, Declaration, columns, fact
+from collbench.model.results import Declaration, ResultColumn, columns, fact
 from collbench.report import notices, wording
 from collbench.report.labels import on_both_sides
 from collbench.report.parts import package_results
