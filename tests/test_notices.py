@@ -1,7 +1,6 @@
-"""Every kind of notice has a sentence for its values, and no code makes decisions by the words of a sentence."""
+"""Every kind of notice has a sentence for its values."""
 
 import ast
-import re
 import string
 import subprocess
 import sys
@@ -32,8 +31,6 @@ BENCH = ROOT / "bench" / "collbench"
 SOURCES = sorted(BENCH.rglob("*.py"))
 # Packages → the value that their notices get later than the other values.
 LATER = {"interop": "rows", "replay": "count"}
-# Format of values that may be missing: nothing is printed then.
-OPTIONAL = ("after ",)
 
 
 def fields(template: str) -> dict[str, str]:
@@ -193,69 +190,3 @@ def test_the_list_has_each_kind_with_its_sentence_and_remedy(warm):
     assert {line.split()[0] for line in done.stdout.splitlines()[2:]} >= {*kinds()}
     assert "INCOMPLETE: <missing> of <planned> measurements missing" in done.stdout
     assert "go on with collbench resume <path>" in done.stdout
-
-
-# ── no code reads prose ──────────────────────────────────────────────────────────────────────────
-# Methods that search a text.
-LOOKS = {"startswith", "endswith", "split", "partition", "rpartition", "removeprefix", "removesuffix", "index", "find"}
-# Folders of code that reads files of other programs.
-FOREIGN = {"importers"}
-# Texts of other programs, with the file that reads the text, and names that belong to a format.
-ALLOWED = {
-    ("launch/supervisor.py", "not in"),  # NCCL's
-    ("rank/process.py", "NCCL error"),
-    ("rank/process.py", "NCCL version"),
-    ("machine/host.py", "Open MPI"),  # mpirun --version
-    ("config/fields.py", "Input "),  # pydantic's
-    ("model/errors.py", ": line "),  # orjson's
-    ("analyze/sessions.py", "Virtual GPU"),  # the name of a device
-    ("packages/training/rank/memory.py", "collbench: "),  # names of events in torch's profile
-    ("report/page.py", "\n## In a program\n"),  # a heading of docs/reading.md
-    ("report/listings.py", "bytes "),  # the size of an operation, shortened for a list
-}
-
-
-def constants() -> dict[str, str]:
-    """Return the names of texts in modules → the text."""
-    return {
-        target.id: node.value.value
-        for path in SOURCES
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-
-
-def phrases(tree: ast.AST, named: dict[str, str]) -> list[tuple[int, str]]:
-    """Find searches and comparisons of a text for words with a blank or colon: `"a b" in text`, `text.split(" · ")`."""
-    places = []
-    for node in ast.walk(tree):
-        texts: list[ast.expr] = []
-        if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
-            texts = [node.left]
-        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
-            texts = [side for side in (node.left, *node.comparators) if isinstance(side, ast.Constant)]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS:
-            texts = node.args
-        for text in texts:
-            words = text.value if isinstance(text, ast.Constant) else None
-            if isinstance(text, ast.Name | ast.Attribute):
-                words = named.get(ast.unparse(text).rpartition(".")[2])
-            if isinstance(words, str) and (len(words.split()) > 1 or re.search(r"[^\W\d] |: | · ", words)):
-                places.append((node.lineno, words))
-    return places
-
-
-def test_nothing_looks_for_a_phrase_that_the_code_wrote():
-    named = constants()
-    places = [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}"
-        for path in SOURCES
-        if FOREIGN.isdisjoint(path.parts)
-        for line, text in phrases(ast.parse(path.read_text()), named)
-        if (str(path.relative_to(ROOT / "bench" / "collbench")), text) not in ALLOWED
-    ]
-    assert places == []
-    for code in ("'budget is' in text", "note.startswith(NOTE)", "label.split(' · ')", "why == 'no gain shown'"):
-        assert phrases(ast.parse(code), {"NOTE": "not honoured: "}), code
