@@ -60,10 +60,11 @@ def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
     entries = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.IfExp):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
                 names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
                 every = all(word.arg for word in node.keywords)
-                for name in (part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)):
+                called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]
+                for name in (ast.unparse(part).rpartition(".")[2] for part in called):
                     if name in by_constant:
                         entries.append((by_constant[name], names, every, path, node.lineno))
     return entries

@@ -16,14 +16,7 @@ REPLAY = Package(
     planning=Deferred("packages.replay.planning:PLANNING"),
     analysis=Deferred("packages.replay.analyze.steps:ANALYSIS"),
     report=Deferred("packages.replay.report:REPORT"),
-    kinds=(
-        "operation",
-        "recorded_calls",
-        "planning",
-        "analyze.recorded",
-        "importers",
-        "importers.nccl_records",
-    ),
+    kinds=("operation", "recorded_calls", "planning", "analyze.recorded", "importers", "importers.nccl_records"),
     pictures=(
         PictureKind("recorded", "Where the recorded job's time in calls went", "packages.replay.plots:recorded"),
         PictureKind("replay", "The calls of a recorded step, recorded and made again", "packages.replay.plots:steps"),

@@ -34,6 +34,8 @@ MISSING_CALLS = Kind(
 RECORDED_LEFT_OUT = Kind("recorded-left-out", "{count} × {what}: left out")
 CALLS_WITHOUT_NAME = Kind("calls-without-name", "{count} × calls without a name: left out")
 UNSURE_OPERATORS = Kind("unsure-operators", "{count} × operators of torch that may be further calls: left out")
+# Notices on communication that may be missing from the time in calls.
+NOT_IN_CALLS = frozenset({UNCLAIMED_KERNELS, UNSURE_KERNELS, UNSURE_OPERATORS, CALLS_WITHOUT_NAME})
 
 
 class Fact(StrEnum):

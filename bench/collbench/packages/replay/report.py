@@ -24,15 +24,7 @@ from collbench.packages.replay.conclusions import (
     replays_of,
     together,
 )
-from collbench.packages.replay.recorded_calls import (
-    CALLS_WITHOUT_NAME,
-    MISSING_CALLS,
-    NAMED_RATE,
-    UNCLAIMED_KERNELS,
-    UNSURE_KERNELS,
-    UNSURE_OPERATORS,
-    CallList,
-)
+from collbench.packages.replay.recorded_calls import MISSING_CALLS, NAMED_RATE, NOT_IN_CALLS, CallList
 from collbench.packages.replay.replayed_calls import NAME
 from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from collbench.report.labels import (
@@ -53,8 +45,6 @@ Kinds = Sequence[ReplayedKind]
 N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
-# Notices on communication that may be missing from the time in calls.
-NOT_IN_CALLS = {UNCLAIMED_KERNELS, UNSURE_KERNELS, UNSURE_OPERATORS, CALLS_WITHOUT_NAME}
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
     "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "

@@ -23,17 +23,7 @@ from collbench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPRE
 from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
-from collbench.packages.interop.importers.readings import (
-    LEFT_OUT,
-    NO_COUNTERPART,
-    OTHER_DTYPE,
-    SIZE_0,
-    UNREADABLE_ROWS,
-    Number,
-    Options,
-    Reading,
-    Source,
-)
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
 
 BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
@@ -69,7 +59,7 @@ def read(source: Source, options: Options) -> Reading:
     sections = _sections(source, lines, reading)
     measured = [section for section in sections if section.rows]
     for section in sections:
-        reading.left_out[UNREADABLE_ROWS()] += section.cut
+        reading.left_out[readings.UNREADABLE_ROWS()] += section.cut
         reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
@@ -124,7 +114,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     reading.tools.append(section.tool or "nccl-tests of unknown version")
     stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
     if section.test is not None and stated is None:
-        reading.left_out[NO_COUNTERPART(test=f"{section.test}_perf")] += len(section.rows)
+        reading.left_out[readings.NO_COUNTERPART(test=f"{section.test}_perf")] += len(section.rows)
         return
     if section.cpu_time:
         reading.left_out[CPU_TIME()] += len(section.rows)
@@ -323,11 +313,11 @@ STRANGE_ROOT = Kind("strange-root", f"{LEFT_OUT}a root that is not one of the ra
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
     """Return whether a row can be a case; if not, count the reason. ranks: number of ranks; None without a root."""
     if row.size == 0:
-        reason = SIZE_0()
+        reason = readings.SIZE_0()
     elif row.size < 0:
         reason = NEGATIVE_SIZE()
     elif row.dtype not in readings.DTYPES:
-        reason = OTHER_DTYPE(dtype=row.dtype)
+        reason = readings.OTHER_DTYPE(dtype=row.dtype)
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
         reason = OTHER_REDUCE_OP(reduce_op=row.redop)
     elif ranks is not None and (row.root or 0) >= ranks:

@@ -22,17 +22,7 @@ from collbench.model.records import Aggregate, Case, Failure
 from collbench.packages.interop.importers import readings
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFacts
 from collbench.packages.interop.importers.logs import Command, LogLine, command_in
-from collbench.packages.interop.importers.readings import (
-    LEFT_OUT,
-    NO_COUNTERPART,
-    OTHER_DTYPE,
-    SIZE_0,
-    UNREADABLE_ROWS,
-    Number,
-    Options,
-    Reading,
-    Source,
-)
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +134,7 @@ def read(source: Source, options: Options) -> Reading:
     for table in tables:
         if table.mixed is not None:
             raise ForeignError(f"{source.path}:{table.mixed}: {INTERLEAVED}")
-        reading.left_out[UNREADABLE_ROWS()] += len(table.unread)
+        reading.left_out[readings.UNREADABLE_ROWS()] += len(table.unread)
         reading.unread += table.unread
         if titled and table.title is None:
             reading.rows += len(table.rows)
@@ -282,14 +272,14 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
     test, asynchronous = _test(table, options, source)
     if test is None:
-        reason = NO_COUNTERPART(test=f"{table.library} {table.title}")
+        reason = readings.NO_COUNTERPART(test=f"{table.library} {table.title}")
         reading.left_out[reason] += len(table.rows)
         return
     if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
         reading.left_out[OTHER_COLUMNS()] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in readings.DTYPES:
-        reading.left_out[OTHER_DTYPE(dtype=table.datatype)] += len(table.rows)
+        reading.left_out[readings.OTHER_DTYPE(dtype=table.datatype)] += len(table.rows)
         return
     ranks = 2 if test.pair else readings.chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
@@ -322,7 +312,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         reading.unknown.append(WINDOW_ASSUMED(messages=WINDOW))
     for size, values in table.rows:
         if not size and operation.sized:
-            reading.left_out[(SIZE_0 if size == 0 else NO_SIZE)()] += 1
+            reading.left_out[(readings.SIZE_0 if size == 0 else NO_SIZE)()] += 1
         elif number := _number(table, test, case, size or 0, values):
             reading.numbers.append(replace(number, context=table.facts))
         else:
