@@ -142,11 +142,10 @@ def strategies() -> list[str]:
 
 def options() -> list[str]:
     """Return a text with the options that have a key, and the names of the others."""
-    names = ((option.name, option.key.name) for option in OPTIONS if option.key)
-    keys = ", ".join(f"`{name}`" + f" (`{key}`)" * (key != name) for name, key in names)
+    keys = [f"`{row.name}`" + f" (`{row.key.name}`)" * (row.key.name != row.name) for row in OPTIONS if row.key]
     others = ", ".join(f"`{option.name}`" for option in ALL_OPTIONS if not option.key)
     whence = "follow from `metrics`, `replay` and `training`, or from the machine"
-    return [f"Set by a [key](#keys): {keys}. The others {whence}: {others}."]
+    return [f"Set by a [key](#keys): {', '.join(keys)}. The others {whence}: {others}."]
 
 
 def page() -> str:
