@@ -116,7 +116,7 @@ def test_the_report_and_the_terminal_have_the_tables_of_the_assignment_without_s
 def test_one_rank_is_measured_without_synchronising_and_is_the_base_of_others(measured):
     _, alone = results(measured, ranks=1)
     assert {result.strategy.name for result in alone.values()} == {"none"} and alone["none"].step is not None
-    points = {(point.label, point.case.world_size): point for point in training_of(measured[2]).scaling}
+    points = {(p.case.own.strategy.name, p.case.world_size): p for p in training_of(measured[2]).scaling}
     assert points["none", 1].efficiency is None and points["naive", 2].base_ranks == 1
     efficiency = points["naive", 2].efficiency.value
     assert efficiency == pytest.approx(alone["none"].step.value / points["naive", 2].step.value)

@@ -106,7 +106,7 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
         "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
     } < {*frame.columns}  # fmt: skip
-    own = {column.name for column in columns(StrategyResult) if column.fact.in_csv}
+    own = {column.fact.name for column in columns(StrategyResult) if column.fact.in_csv}
     assert own < {*frame.columns} and not {"checks", "call_bytes"} & {*frame.columns} and "splits" not in frame.columns
     flat = frame[frame.label == "flat"].iloc[0]
     result = result_of(training_of(analyze(mixed)).scenarios[0], "flat")

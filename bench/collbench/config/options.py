@@ -29,7 +29,7 @@ def type_of(option: Option) -> Any:
         return Annotated[str, OneOf(names, option.key.noun or option.name.replace("_", " "))]
     if isinstance(option.default, Division):
         return Annotated[str, AfterValidator(subgroups.parse)]
-    return Annotated[type(option.default), Field(ge=0)]
+    return Annotated[type(option.default), Field(ge=option.key.least, le=option.key.most)]
 
 
 def _declared(option: Option) -> tuple[Any, Any]:
@@ -43,7 +43,8 @@ def _declared(option: Option) -> tuple[Any, Any]:
         about += " With all, each in turn."
         every = Annotated[str, OneOf((ALL,), option.name, f"or a list such as {examples[0]}")]
         kind = Annotated[kind | every, SECOND_IF_TEXT]
-    default: Any = option.default if isinstance(option.default, int | str) else str(option.default)
+    default: Any = option.default if option.key.usual is None else option.key.usual
+    default = default if isinstance(default, int | float | str) else str(default)
     usual = default if takes in {"one", "either"} else [default]
     return Annotated[kind, READ], key(about, *examples, default=usual, advanced=option.key.advanced)
 
@@ -64,8 +65,8 @@ def with_options(options: Iterable[Option], **more: Any) -> Callable[[type[Model
             place = names.index(name) + 1
         # A model has its fields in the order of its bases.
         anything: Any = dict.fromkeys(names, (Any, None))
-        bases: Any = (section, create_model("Order", __base__=Strict, **anything))
-        made: type[Model] = create_model(section.__name__, __base__=bases, __module__=section.__module__, **added)
+        added |= {"__base__": (section, create_model("Order", __base__=Strict, **anything)), "__doc__": section.__doc__}
+        made: type[Model] = create_model(section.__name__, __module__=section.__module__, **added)
         return made
 
     return decorated

@@ -171,6 +171,11 @@ class ConfigKey:
     takes: Literal["list", "one", "either", "all"] = "list"
     # Word for a value in messages; empty: the name of the option.
     noun: str = ""
+    # Default of the key, if that is not the option's.
+    usual: Any = None
+    # Limits of a number.
+    least: float = 0
+    most: float | None = None
     # True if few users need the key.
     advanced: bool = False
     # Key behind which it stands in the documentation; empty: behind the key of the option before.

@@ -58,33 +58,17 @@ def fact(*words: Any, default: Any = MISSING, **details: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A result that no field has."""
+class Quantity:
+    """A result of a record: its declaration, the type of its value, and the function that returns the value."""
 
     fact: Declaration
     type: Any
-    # Returns the value in a record.
     of: Callable[[Any], Any]
 
 
 def computed(about: str, type_: Any, of: Callable[[Any], Any], *words: Any, **details: Any) -> Any:
     """Declare a result that `of` computes from the record. The other parameters are those of `Declaration`."""
-    return Computed(Declaration(about, *words, **details), type_, of)
-
-
-@dataclass(frozen=True, slots=True)
-class ResultColumn:
-    """One value of a record, for programs or in a table."""
-
-    # Its names in CSV and in JSON.
-    name: str
-    json: str
-    about: str
-    # Type of the value.
-    type: Any
-    # Returns the value in a record.
-    of: Callable[[Any], Any]
-    fact: Declaration
+    return Quantity(Declaration(about, *words, **details), type_, of)
 
 
 # The fields of an interval, and the words on them if they have names of their own.
@@ -97,23 +81,24 @@ _OF_INTERVAL = {
 
 
 @functools.cache
-def columns(kind: type) -> tuple[ResultColumn, ...]:
+def columns(kind: type) -> tuple[Quantity, ...]:
     """Return the values that a type declares, in the order of the declarations; without any, return all its fields."""
     hints = get_type_hints(kind)
     given = {item.name: item.metadata["fact"] for item in fields(kind) if "fact" in item.metadata}
     given = given or {item.name: Declaration() for item in fields(kind)}
-    results = {name: Computed(own, hints[name], attrgetter(name)) for name, own in given.items()}
-    results |= {name: member for name, member in vars(kind).items() if isinstance(member, Computed)}
+    results = {name: Quantity(own, hints[name], attrgetter(name)) for name, own in given.items()}
+    results |= {name: member for name, member in vars(kind).items() if isinstance(member, Quantity)}
     ordered = sorted(results.items(), key=lambda entry: entry[1].fact.order)
     return tuple(column for name, result in ordered for column in _columns(name, result))
 
 
-def _columns(name: str, result: Computed) -> Iterator[ResultColumn]:
+def _columns(name: str, result: Quantity) -> Iterator[Quantity]:
+    """Yield the results that a declaration stands for, with all their names."""
     own, of = result.fact, result.of
     if own.limits:
         for each, (part, about) in zip(own.limits, _OF_INTERVAL.items(), strict=False):
             kind = (str if part == "kind" else float) | None
-            yield ResultColumn(each, each, about or own.about, kind, partial(_of_interval, of, part), own)
+            yield Quantity(replace(own, about=about or own.about, name=each, json=each), kind, partial(_part, of, part))
     elif own.flat:
         inner = next(part for part in get_args(result.type) or (result.type,) if part is not NoneType)
         for column in columns(inner):
@@ -121,10 +106,10 @@ def _columns(name: str, result: Computed) -> Iterator[ResultColumn]:
             yield replace(column, type=kind, of=partial(_of_inner, of, column.of))
     else:
         name = own.name or name
-        yield ResultColumn(name, own.json or name, own.about, result.type, of, own)
+        yield replace(result, fact=replace(own, name=name, json=own.json or name))
 
 
-def _of_interval(of: Callable[[Any], Any], part: str, record: Any) -> Any:
+def _part(of: Callable[[Any], Any], part: str, record: Any) -> Any:
     """Return a part of an interval; limits are None if they have no meaning."""
     interval = of(record)
     return None if interval is None or (part in {"low", "high"} and not interval.known) else getattr(interval, part)

@@ -60,7 +60,7 @@ class RunDocument:
 def to_json(view: View) -> str:
     """Return the run with all its cases as JSON, with null if there is no number."""
     run, analysis = view.run, view.analysis
-    known: Any = {column.name: run.manifest.get(column.name) for column in columns(RunFacts)}
+    known: Any = {column.fact.name: run.manifest.get(column.fact.name) for column in columns(RunFacts)}
     environment: Any = [
         {name: value for name, value in session.items() if name != "launches"} for session in run.environment
     ]
@@ -114,7 +114,9 @@ def to_csv(view: View) -> str:
     added = [package.case for package in package_results() if not cases or package.case in kinds]
     at_end = ("failures", "notices", "warnings")
     every = [*case_columns(), *(column for kind in added for column in columns(kind))]
-    names = [column.name for column in every if column.fact.in_csv and column.name not in {*left_out, *at_end}]
+    names = [
+        column.fact.name for column in every if column.fact.in_csv and column.fact.name not in {*left_out, *at_end}
+    ]
     table: list[Json] = []
     for entry in cases:
         summary, values = entry.summary, cells(entry)

@@ -17,7 +17,7 @@ from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Summary
 from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.records import Case, Failure, Json, Option
-from collbench.model.results import Declaration, ResultColumn, columns, fact
+from collbench.model.results import Declaration, Quantity, columns, fact
 from collbench.report import notices, wording
 from collbench.report.labels import on_both_sides
 from collbench.report.parts import package_results
@@ -63,22 +63,18 @@ def notice_row(notice: Notice) -> NoticeRow:
     return NoticeRow(notice.kind, *words, given, notice.cases, notice.host, notice.run)
 
 
-# How values of other types are written.
-_WRITTEN: dict[Any, Any] = {float: float | None, Case: str, Failure: str}
-
-
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
-def columns_of(kind: type) -> tuple[ResultColumn, ...]:
+def columns_of(kind: type) -> tuple[Quantity, ...]:
     """Return the values of a type for programs, with those that only reports can word in front."""
     return (*_WORDED.get(kind, ()), *columns(kind))
 
 
-def _column(name: str, about: str, of: Any, kind: Any = str, json: str = "") -> ResultColumn:
-    return ResultColumn(name, json or name, about, kind, of, Declaration())
+def _column(name: str, about: str, of: Any, kind: Any = str, json: str = "") -> Quantity:
+    return Quantity(Declaration(about, name=name, json=json or name), kind, of)
 
 
 # Values that need the words of a report.
-_WORDED: dict[type, tuple[ResultColumn, ...]] = {
+_WORDED: dict[type, tuple[Quantity, ...]] = {
     Change: (_column("key", "of the case before", attrgetter("case.key")), _column("name", "", on_both_sides)),
     Unpaired: (
         _column("key", "of the case", attrgetter("case.key")),
@@ -89,7 +85,7 @@ _WORDED: dict[type, tuple[ResultColumn, ...]] = {
 
 
 @functools.cache
-def case_columns() -> tuple[ResultColumn, ...]:
+def case_columns() -> tuple[Quantity, ...]:
     """Return the values of every case: of a `Summary`, its case first."""
     kinds = {"world_size": int, "size_bytes": int}
     names = {"op": "operation"}
@@ -98,36 +94,35 @@ def case_columns() -> tuple[ResultColumn, ...]:
         for name, about in _CASE.items()
     ]
     options = [
-        _column(option.name, option.about, functools.partial(_option_value, option), _type_of(option))
+        _column(option.name, option.about, functools.partial(_option_value, option), type(_text(option.default)))
         for option in ALL_OPTIONS
     ]
     return (*described, *options, _column("asked_bytes", _ASKED, attrgetter("case.asked"), int), *columns(Summary))
 
 
-def _type_of(option: Option) -> type:
-    """Return the type of an option's values for programs: objects are text."""
-    return type(option.default) if isinstance(option.default, str | int | float) else str
-
-
 def _option_value(option: Option, summary: Summary) -> Any:
     """Return the value of an option; its default if the case's operation has no such option."""
     own = summary.case.value(option.name)
-    value = option.default if own is None else own
+    return _text(option.default if own is None else own)
+
+
+def _text(value: Any) -> str | int | float:
+    """Return the value of an option for programs: an object is text."""
     return value if isinstance(value, str | int | float) else str(value or "")
 
 
 def row(record: object) -> Json:
     """Return the values of a record by their names in JSON."""
     every = _values(record)
-    return {column.json: plain(value) for column, value in every if value is not None or not column.fact.optional}
+    return {column.fact.json: plain(value) for column, value in every if value is not None or not column.fact.optional}
 
 
 def cells(record: object) -> Json:
     """Return the values of a record by their names in CSV."""
-    return {column.name: plain(value) for column, value in _values(record) if column.fact.in_csv}
+    return {column.fact.name: plain(value) for column, value in _values(record) if column.fact.in_csv}
 
 
-def _values(record: object) -> list[tuple[ResultColumn, Any]]:
+def _values(record: object) -> list[tuple[Quantity, Any]]:
     if isinstance(record, CaseRow):
         values = [(column, column.of(record.summary)) for column in case_columns()]
         return values + (_values(record.own) if record.own is not None else [])
@@ -178,10 +173,12 @@ def _written(kind: Any) -> Any:
         from pydantic import WithJsonSchema
 
         return Annotated[str, WithJsonSchema({"type": "string", "enum": kinds()})]
+    if kind in {Case, Failure}:
+        return str
+    if kind is float:
+        return float | None
     if kind is Notice:
         return model(NoticeRow)
-    if kind in _WRITTEN:
-        return _WRITTEN[kind]
     if isinstance(kind, type) and is_dataclass(kind):
         return model(kind)
     origin, parts = get_origin(kind), tuple(map(_written, get_args(kind)))
@@ -191,17 +188,17 @@ def _written(kind: Any) -> Any:
 
 
 @functools.cache
-def model(kind: Any, common: tuple[ResultColumn, ...] = ()) -> Any:
+def model(kind: Any, common: tuple[Quantity, ...] = ()) -> Any:
     """Return the model of a record. common: values in front of its own; a case without a record has only these."""
     from pydantic import Field, create_model
 
     values: Any = {
-        f"{column.json}_": (
+        f"{column.fact.json}_": (
             _written(column.type),
             Field(
                 None if column.fact.optional else ...,
-                serialization_alias=column.json,
-                description=column.about or None,
+                serialization_alias=column.fact.json,
+                description=column.fact.about or None,
             ),
         )
         for column in (*common, *(columns_of(kind) if kind else ()))

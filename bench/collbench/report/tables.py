@@ -285,10 +285,10 @@ def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
     return lambda s: NOTHING if s.time_s is None else cell(s)
 
 
-def _cell(result: results.ResultColumn) -> Cell:
+def _cell(result: results.Quantity) -> Cell:
     """Return the cell of a result; some share it with another result."""
     text = UNITS[result.fact.unit]
-    return SHARED.get(result.name, lambda summary: text(result.of(summary)))
+    return SHARED.get(result.fact.name, lambda summary: text(result.of(summary)))
 
 
 def _slowest_over_fastest(s: Summary) -> str:

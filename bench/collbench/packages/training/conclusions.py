@@ -103,8 +103,7 @@ class StrategyResult:
     place: int | None = fact(
         "1 for the fastest; strategies that cannot be distinguished share a rank", "place", default=None
     )
-    # Bytes of each all-reduce.
-    calls: tuple[int, ...] | None = fact("per all-reduce of a step", name="call_bytes", in_csv=False, default=None)
+    calls: tuple[int, ...] | None = fact("bytes of each all-reduce", name="call_bytes", in_csv=False, default=None)
 
     call_count = computed(
         "all-reduces of a step; null if the library does not report them",
@@ -163,12 +162,7 @@ class AAPair:
     strategy: Strategy
     difference: Interval = fact("step of the second less step of the first")
 
-    shown_label = computed("name of the strategy", str, attrgetter("label"), name="label")
-
-    @property
-    def label(self) -> str:
-        """Return the name of the strategy."""
-        return label(self.strategy)
+    label = computed("the strategy as tables name it", str, lambda each: label(each.strategy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +194,7 @@ class ScalingPoint:
     efficiency: Interval | None = fact("step without synchronisation on these over this step")
     speed_up: float = fact("of the examples a second against that step")
 
-    shown_label = computed("name of the strategy", str, attrgetter("label"), name="label")
-
-    @property
-    def label(self) -> str:
-        """Return the name of the strategy."""
-        return label(strategy_in(self.case))
+    label = computed("the strategy as tables name it", str, lambda each: label(strategy_in(each.case)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,13 @@ from collbench.config.fields import (
     unknown_keys,
 )
 from collbench.config.names import allowed
+from collbench.config.options import with_options
+from collbench.model.records import options_in
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import EXAMPLE as SIZES
 from collbench.packages.training.catalog.presets import PRESETS, find
 from collbench.packages.training.catalog.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
-from collbench.packages.training.synchronisation import CALLED, TRAINING_STEP, Strategy
+from collbench.packages.training.synchronisation import CALLED, TRAINING_STEP, StepOptions, Strategy
 
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"
@@ -217,6 +219,7 @@ class StrategySection(Strict):
         return [base] if self.cap is None else [replace(base, cap_bytes=cap) for cap in self.cap]
 
 
+@with_options(options_in(StepOptions))
 class TrainingSection(Strict):
     """Steps of training: every strategy in every scenario."""
 
@@ -232,20 +235,11 @@ class TrainingSection(Strict):
     links: Several[Annotated[str, AfterValidator(_link)]] = key(
         "real, or an emulated link: latency of a call + rate.", ["real", "2ms + 1GB/s"], default=["real"]
     )
-    batch: Annotated[int, Field(ge=1)] = key("Number of examples per rank and step.", 8, default=4)
-    sequence: Annotated[int, Field(ge=2)] = key("Number of tokens in an example.", 256, default=64)
-    optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = key(
-        "The optimizer, sgd or adamw.", "adamw", default="sgd"
-    )
-    clip: Annotated[float, Field(ge=0)] = key(
-        "Largest norm of all gradients, as for torch's clip_grad_norm_. 0 clips nothing.", 1.0, default=0.0
-    )
     autocast: Annotated[str, OneOf((AUTOCAST,), "dtype of autocast")] | None = key(
         "Mixed precision: forward computes in this dtype, by torch's autocast. Parameters and gradients stay float32.",
         AUTOCAST,
         default=None,
     )
-    threads: Annotated[int, Field(ge=1, le=1024)] = key("Number of threads that each rank computes with.", 4, default=1)
     rounds: Annotated[int, Field(ge=2, le=10_000)] = key(
         "Number of rounds in a launch. In each, every strategy has its turn.", 6, default=10
     )

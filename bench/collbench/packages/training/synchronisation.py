@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from collbench.model.records import Case, OwnOptions, OwnSettings, Settings, option
+from collbench.model.records import Case, ConfigKey, OwnOptions, OwnSettings, Settings, option
 from collbench.model.units import format_bytes
 from collbench.packages.training.step_records import Link, Shape
 
@@ -106,14 +106,34 @@ class StepOptions(OwnOptions):
         None, "how gradients are synchronised; empty: a scenario", lambda strategy: label(strategy), first=True
     )
     model: str = option("", "a preset, a shape, or package.module:build of a user's own", first=True)
-    batch: int = option(0, "examples per rank and step", "batch {} a rank")
-    sequence: int = option(0, "tokens of an example", "sequence {}")
-    optimizer: str = option("", "sgd or adamw")
+    batch: int = option(
+        0,
+        "number of examples per rank and step",
+        "batch {} a rank",
+        key=ConfigKey("batch", (8,), "one", usual=4, least=1, after="links"),
+    )
+    sequence: int = option(
+        0, "number of tokens in an example", "sequence {}", key=ConfigKey("sequence", (256,), "one", usual=64, least=2)
+    )
+    optimizer: str = option(
+        "",
+        "the optimizer: sgd or adamw",
+        key=ConfigKey("optimizer", ("adamw",), "one", usual="sgd"),
+        names=("sgd", "adamw"),
+    )
     link: str = option("", "name of an emulated link (`StepSettings.links`); empty: the real one", "emulated link {}")
     threads: int = option(
-        0, "threads that compute in each rank", lambda count: f"{count} threads a rank" if count > 1 else ""
+        0,
+        "number of threads that each rank computes with",
+        lambda count: f"{count} threads a rank" if count > 1 else "",
+        key=ConfigKey("threads", (4,), "one", usual=1, least=1, most=1024),
     )
-    clip: float = option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}")
+    clip: float = option(
+        0.0,
+        "largest norm of all gradients, as for torch's clip_grad_norm_; 0 clips nothing",
+        "clipped to {:g}",
+        key=ConfigKey("clip", (1.0,), "one"),
+    )
     autocast: str = option("", "dtype of torch's autocast around forward; empty: none", "autocast {}")
 
     @property

@@ -18,9 +18,10 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.catalog.rules import HERE, LACKS, SCHEDULING
 from collbench.config.models import Config
+from collbench.config.options import values_of
 from collbench.model.notices import Kind, Notice, Rule, every, first
 from collbench.model.projection import grouped
-from collbench.model.records import Case, Machine, Plan, Settings, Skip
+from collbench.model.records import Case, Machine, Plan, Settings, Skip, options_in
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
 from collbench.packages.training.catalog.strategies import TRAINED, StepFacts, kind, reference_of, unsupported
@@ -99,6 +100,7 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
 
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
     """Yield every combination of model, backend, link, dtype, world size, and options of the process."""
+    chosen: Any = {row.name: values_of(section, row)[0] for row in options_in(StepOptions) if row.key}
     ways = [*option_values(config, OPERATIONS[TRAINING_STEP], 0, "pipelined")]
     for model, (backend, ranks), link, dtype, process_options in product(
         section.models, worlds(config, machine), section.links, config.dtypes, ways
@@ -115,13 +117,9 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             oversubscribed=oversubscribed(config, machine, backend, ranks),
             own=StepOptions(
                 model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
-                batch=section.batch,
-                sequence=section.sequence,
-                optimizer=section.optimizer,
                 link="" if link == REAL_LINK else link,
-                threads=section.threads,
-                clip=section.clip,
                 autocast=section.autocast or "",
+                **chosen,
             ),
             **process_options,
         )

@@ -60,7 +60,7 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
     """Return the invariants, and an explanation of the columns."""
     if not scenarios:
         return []
-    titled = ((column.fact.title, column.about) for column in columns(StrategyResult) if column.fact.title)
+    titled = ((column.fact.title, column.fact.about) for column in columns(StrategyResult) if column.fact.title)
     return [
         ("Invariants of training steps", steps.invariants(scenarios)),
         (
@@ -125,5 +125,4 @@ def results(analysis: Analysis) -> dict[Case, StrategyResult]:
     return {result.case: result for scenario in training_of(analysis).scenarios for result in scenario.results}
 
 
-RESULTS = PackageResults(case=StrategyResult, cases=results, run=TrainingAnalysis, of_run=training_of)
-REPORT = ReportPart(describe, planned, best, RESULTS)
+REPORT = ReportPart(describe, planned, best, PackageResults(StrategyResult, results, TrainingAnalysis, training_of))

@@ -331,7 +331,7 @@ def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
 def split(scenario: ScenarioAnalysis) -> Blocks:
     """Return the parts of exposed communication, one row per strategy with a split."""
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
-    parts = [(part.fact.title, part) for part in results.columns(Split) if sharded or part.name != "gather_s"]
+    parts = [(part.fact.title, part) for part in results.columns(Split) if sharded or part.fact.name != "gather_s"]
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
         Column("calls per step", lambda result: NOTHING if result.calls is None else str(len(result.calls))),
