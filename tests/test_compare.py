@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from collbench.analyze.analysis import analyze
 from collbench.analyze.compare import BEYOND_LAUNCHES, TOO_FEW_LAUNCHES_ON_A_SIDE, compare, compare_runs
 from collbench.catalog.collectives import OPERATIONS
 from collbench.machine.host import NO_TORCH
-from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
+from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, EnvironmentDifference, Unpaired
 from collbench.model.conclusions import Interval, Stall, Summary
 from collbench.model.divisions import Splits
 from collbench.model.errors import ConfigError, UnmeasurableError
@@ -358,7 +359,7 @@ def test_differences_of_the_environment_are_listed():
         dataclasses.replace(run, environment=[facts])
         for run, facts in zip(runs(), (session("H100", "2.27", "Ring"), session("H200", "2.28", "Tree")), strict=True)
     )
-    listed = {name: (old, new) for name, old, new in compare(before, after, *[[summary(CASE, [1, 1])]] * 2).differences}
+    listed = {d.fact: (d.before, d.after) for d in compare(before, after, *[[summary(CASE, [1, 1])]] * 2).differences}
     assert listed["gpus.name"] == ("2 × H100", "2 × H200") and listed["nccl"] == ("2.27", "2.28")
     assert listed["NCCL_ALGO"] == ("Ring", "Tree") and "hostname" not in listed and "gpu driver" not in listed
 
@@ -407,13 +408,13 @@ def test_an_axis_that_leaves_the_match_open_is_refused(across, words):
 
 
 def test_another_cpu_is_named_in_the_first_line():
-    before, after = runs()
-    same = compare(before, after, *(both_backends(),) * 2)
-    other = dataclasses.replace(same, differences=(("kernel", "5", "6"), ("cpu.model", "EPYC", "Xeon")))
-    assert "CPU" not in comparison.headline(same)
-    assert comparison.headline(other).endswith("; another CPU: EPYC → Xeon")
-    unknown = dataclasses.replace(same, differences=(("cpu.model", "-", "Xeon"), ("gpus", "none", "none")))
-    assert "CPU" not in comparison.headline(unknown)
+    same = compare(*runs(), *(both_backends(),) * 2)
+    shown = []
+    for cpu in (("EPYC", "Xeon"), ("-", "Xeon")):
+        facts = ("kernel", "5", "6"), ("cpu.model", *cpu), ("gpus", "none", "none")
+        other = dataclasses.replace(same, differences=tuple(starmap(EnvironmentDifference, facts)))
+        shown.append(comparison.headline(other))
+    assert "CPU" not in comparison.headline(same) + shown[1] and shown[0].endswith("; another CPU: EPYC → Xeon")
 
 
 def test_the_history_before_an_upgrade_gives_the_between_run_variance():

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +196,7 @@ def test_settings_that_differ_are_listed():
     old, new = planted(1), planted(2, rounds=9)
     settings = replace(new.plan.settings, own={TRAINING_STEP: StepSettings(rounds=9, warmup_steps=7)})
     differences = compare(old, replace(new, plan=replace(new.plan, settings=settings))).differences
-    assert {("rounds", "4", "9"), ("warmup_steps", "3", "7")} <= set(differences)
+    assert {("rounds", "4", "9"), ("warmup_steps", "3", "7")} <= {astuple(each) for each in differences}
 
 
 # ── as text and picture ──────────────────────────────────────────────────────────────────────────

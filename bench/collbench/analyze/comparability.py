@@ -20,7 +20,7 @@ from typing import Any
 from collbench.analyze.parts import parts
 from collbench.analyze.sessions import launches_of, ranks_of
 from collbench.catalog.variables import READ_BY
-from collbench.model.comparisons import SessionDifference
+from collbench.model.comparisons import EnvironmentDifference, SessionDifference
 from collbench.model.facts import HostFacts, Session
 from collbench.model.notices import Notice
 from collbench.model.records import NOT_AVAILABLE, NOT_SET, Run, Sampling
@@ -148,11 +148,11 @@ def matters(path: str, backends: set[str]) -> bool:
 
 
 # ── facts of runs, by the names for the reader ───────────────────────────────────────────────────
-def differing_facts(before: Run, after: Run) -> tuple[tuple[str, str, str], ...]:
-    """Return (fact, value before, value after) of the facts that differ; "-" if a run does not have the fact."""
+def differing_facts(before: Run, after: Run) -> tuple[EnvironmentDifference, ...]:
+    """Return the facts in which two runs differ."""
     old, new = facts_of(before), facts_of(after)
-    rows = [(name, old.get(name, "-"), new.get(name, "-")) for name in old | new]
-    return tuple(row for row in rows if row[1] != row[2])
+    facts = [EnvironmentDifference(name, old.get(name, "-"), new.get(name, "-")) for name in old | new]
+    return tuple(fact for fact in facts if fact.before != fact.after)
 
 
 def facts_of(run: Run) -> Facts:

@@ -202,18 +202,18 @@ class HostState:
 
     def __init__(self, run: Run, host: HostFacts) -> None:
         cpu, before, variables = host.get("cpu", {}), host.get("before", {}), host.get("variables", {})
-        self.cores = cores = len(host.get("cores", [])) or cpu.get("usable_cores", 0)
+        self.cores = cores = len(host.get("cores", [])) or cpu.get("usable_cores")
         worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
         # Without a job, all ranks of a world run on this host.
         here = {sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
         self.ranks = tuple(sorted(number for number in here if cores and number > cores))
-        self.cache_bytes, self.buffers_bytes = cpu.get("last_level_cache_bytes"), run.plan.settings.pool_bytes
-        largest = self.cache_bytes if isinstance(self.cache_bytes, int) else 0
+        cache, pool = cpu.get("last_level_cache_bytes"), run.plan.settings.pool_bytes
+        self.cache_bytes, self.buffers_bytes = cache, pool
         rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
-        small = (c for c in rotating if c.world_size in worlds and max(c.size_bytes, self.buffers_bytes) < largest)
-        self.cached = [c.key for c in small]
+        pooled = [(c.key, max(c.size_bytes, pool)) for c in rotating if c.world_size in worlds]
+        self.cached = [key for key, nbytes in pooled if isinstance(cache, int) and nbytes < cache]
         self.on_one_core = worlds and host.get("fewest_cores", cores) == 1 and cpu.get("logical_cores") != 1
-        self.load = (before.get("load") or [0.0])[0]
+        self.load = next(iter(before.get("load") or ()), None)
         self.governor, self.quota = cpu.get("governor"), host.get("cgroup_cpu_max", UNLIMITED)
         self.value = variables.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
         self.nccl_debug = variables.get("NCCL_DEBUG", "").upper()
@@ -232,7 +232,7 @@ _OF_HOST = (
     Rule(lambda f: f.on_one_core,
          Kind("one-core", "a rank may run on one core only, which its caller and gloo's thread share",
               "start ranks unbound (mpirun --bind-to none, srun --cpu-bind=none)")),
-    Rule(lambda f: f.cores and f.load / f.cores > LOAD_LIMIT, BUSY),
+    Rule(lambda f: f.cores and f.load and f.load / f.cores > LOAD_LIMIT, BUSY),
     Rule(lambda f: f.governor not in {None, NOT_AVAILABLE, "performance"},
          Kind("governor", "the CPU's clock follows the load ({governor})",
               "`cpupower frequency-set -g performance` keeps it constant")),

@@ -138,6 +138,7 @@ class EnvironmentDifference:
     """A fact in which the environments of two sides differ."""
 
     fact: str
+    # "-" if the side does not have the fact.
     before: str
     after: str
 
@@ -160,7 +161,7 @@ class Comparison:
     changes: tuple[Change, ...] = fact("the common cases", name="cases")
     runs_before: tuple[str, ...] = fact("names of the runs of the side", default=())
     runs_after: tuple[str, ...] = fact("names of the runs of the side", default=())
-    differences: tuple[tuple[str, str, str], ...] = ()
+    differences: tuple[EnvironmentDifference, ...] = fact("facts in which the environments differ", default=())
     only_before: tuple[Unpaired, ...] = fact("cases that have a time on this side only", default=())
     only_after: tuple[Unpaired, ...] = fact("cases that have a time on this side only", default=())
     # The cases among `only_before` that the second side was to measure.
@@ -201,12 +202,6 @@ class Comparison:
 
     fresh_ratio = computed(
         "index over the fresh pairs", Ratio | None, lambda result: result.fresh and Ratio(result.fresh), name="fresh"
-    )
-    differing = computed(
-        "facts in which the environments differ",
-        tuple[EnvironmentDifference, ...],
-        lambda result: tuple(EnvironmentDifference(*values) for values in result.differences),
-        name="differences",
     )
     end_reason = computed(
         "why measuring ended", EndReason | None, lambda result: result.ended and result.ended.reason, name="ended"

@@ -16,6 +16,7 @@ from collbench.model.comparisons import (
     SLOWER,
     Change,
     Comparison,
+    EnvironmentDifference,
     ExposedChange,
     Judgement,
     Trend,
@@ -129,9 +130,9 @@ def headline(result: Comparison) -> str:
         parts.append(f"virtual GPUs: times {BY_RULE}")
     parts += sentences(result.remarks)
     # A different CPU or GPU is the most likely explanation of a change.
-    for fact, before, after in result.differences:
-        if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
-            parts.append(f"another {HARDWARE[fact]}: {before} → {after}")
+    for other in result.differences:
+        if other.fact in HARDWARE and UNKNOWN.isdisjoint((other.before, other.after)):
+            parts.append(f"another {HARDWARE[other.fact]}: {other.before} → {other.after}")
     return "; ".join(filter(None, parts))
 
 
@@ -252,10 +253,10 @@ EXPOSED: list[Column[tuple[str, ExposedChange]]] = [
     Column("interval", lambda row: interval_text(row[1].difference, format_seconds)),
     left("", lambda row: direction(row[1])),
 ]
-DIFFERENCES: list[Column[tuple[str, str, str]]] = [
-    left("", lambda row: row[0]),
-    left("before", lambda row: row[1][:LONGEST_FACT]),
-    left("after", lambda row: row[2][:LONGEST_FACT]),
+DIFFERENCES: list[Column[EnvironmentDifference]] = [
+    left("", lambda row: row.fact),
+    left("before", lambda row: row.before[:LONGEST_FACT]),
+    left("after", lambda row: row.after[:LONGEST_FACT]),
 ]
 
 

@@ -308,11 +308,7 @@ def _stopped_by(s: Summary) -> str:
     return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
-SHARED: dict[str, Cell] = {
-    "fastest_rank_s": _slowest_over_fastest,
-    "outliers": _outliers,
-    "stopped_by": _stopped_by,
-}
+SHARED: dict[str, Cell] = {"fastest_rank_s": _slowest_over_fastest, "outliers": _outliers, "stopped_by": _stopped_by}
 
 
 def rate_text(bytes_per_s: float | None) -> str:
