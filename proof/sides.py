@@ -120,4 +120,4 @@ def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s
     slowed_ratios = [change.ratio for change in result.changes if change.case.size_bytes == ONE_BYTES]
     ratio = slowed_ratios[0] if sizes == SIX else result.whole.ratio
     bounds = (round(ratio.value, 4), round(ratio.low, 4), round(ratio.high, 4))
-    return Answer(result.verdict, slower, bounds, folders.read_manifest(path)["ab"]["spent_s"], result.pairs)
+    return Answer(result.verdict, slower, bounds, folders.read_manifest(path)["ab"]["spent_s"], result.in_turns.pairs)

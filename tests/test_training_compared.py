@@ -151,7 +151,7 @@ def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
     result = turns(a, b)
     changes = by_name(result)
     assert list(changes) == ["flat", "naive", "none"]  # without second copies
-    assert (result.pairs, result.verdict, changes["flat"].verdict) == (8, SLOWER, SLOWER)
+    assert (result.in_turns.pairs, result.verdict, changes["flat"].verdict) == (8, SLOWER, SLOWER)
     assert len(changes["flat"].judgement.ratios) == len(result.whole.ratios) == 8 and changes["none"].exposed is None
     exposed = changes["flat"].exposed
     assert exposed.resolved and exposed.difference.low < 0.01 * 1.2 and exposed.difference.high > 0.01 * 0.8
@@ -210,7 +210,7 @@ def test_the_numbers_arrive_in_every_format(result):
     changes, change = by_name(result), by_name(result)["flat"]
     text = written(comparison.document(result))
     assert text.startswith("FAILED: 1 case that did not fail before; SLOWER")
-    assert ("6 pairs of launches, A and B" in text) is bool(result.ended)
+    assert ("6 pairs of launches, A and B" in text) is bool(result.in_turns)
     step, moved = [line for line in text.splitlines() if line.split("|")[1:2] and line.split("|")[1].strip() == "flat"]
     assert f"{change.ratio.value:.2f}" in step and f"[{change.ratio.low:.2f} – {change.ratio.high:.2f}]" in step
     assert f"+{1e3 * change.exposed.difference.value:.1f} ms" in moved and "| more " in moved
@@ -240,7 +240,7 @@ def test_the_picture_shows_exposed_communication(result, tmp_path, also_svg):
     drawn = path.with_suffix(".svg").read_text()
     for word in ("nano · gloo", "intervals, corrected", "slower", "too small to matter", "exposed communication"):
         assert word in drawn, word
-    assert ("a pair of launches" in drawn) is bool(result.ended)
+    assert ("a pair of launches" in drawn) is bool(result.in_turns)
 
 
 # ── on the command line ──────────────────────────────────────────────────────────────────────────

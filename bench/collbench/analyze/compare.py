@@ -1,25 +1,25 @@
 """Compare two runs: give a verdict on each common case and on the whole, and list other differences between the runs.
 
 In: two runs and their summaries. Out: a `Comparison`, with its notices; for cases that compute, also the change of
-their exposed communication. This module matches the cases; `verdicts` decides. A measured case without a partner is
-listed with the reason, never dropped silently. Prints nothing.
+their exposed communication. `matching` matches the cases, `verdicts` decides. A measured case without a partner is
+listed with the reason, never dropped silently. `pairs` builds its comparisons here, too. Prints nothing.
 """
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
 from collbench.analyze.comparability import differing_facts, machine_of
+from collbench.analyze.matching import Axis, axis_of, matched, one_sided
 from collbench.analyze.parts import exposed_of, parts
 from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, Series, estimate, means
 from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
-from collbench.catalog.collectives import ALL_OPTIONS
 from collbench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -37,23 +37,15 @@ from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
 from collbench.model.notices import Kind, Notice, of_run
-from collbench.model.records import Case, Run, Samples
+from collbench.model.records import Run, Samples
 from collbench.stats import intervals, verdicts
 from collbench.stats.intervals import Floats, launch_interval
 from collbench.stats.verdicts import CHANGED, NEITHER, ONE_LAUNCH_ON_A_SIDE
 from collbench.store.ledger import LedgerEntry
 
-SIZE = "size_bytes"
-# Fields and options by which cases of two sides match.
-FIELDS = ("op", "backend", "world_size", "dtype", SIZE, *(option.name for option in ALL_OPTIONS))
-# Those that `--across` accepts. Size is not among them: time is expected to differ with size.
-AXES = tuple(name for name in FIELDS if name != SIZE)
-# A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
-COMMA = re.compile(r",(?![^()]*\))")
-
 Pair = tuple[Summary, Summary]
-# The values by which a case matches a case of the other side.
-Key = tuple[object, ...]
+# A run and the summaries of its cases.
+Summarised = tuple[Run, Sequence[Summary]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +109,15 @@ def compare(
             f"{virtual.name} was measured on virtual GPUs, whose times follow a rule: compare it with such runs only"
         )
     axis = axis_of(across)
-    olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
-    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
-    axis.check(pairs)
-    broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]))
-    partly = [(a, b) for a, b in pairs if b.failures and not a.failures]
-    broken += tuple(Unpaired(a.case, b.case, Absence.FAILED_ONCE, b.failures[0].text) for a, b in partly)
-    failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]))
-    if not pairs and not broken:
-        for name, summaries, value in zip((before.name, after.name), (old, new), axis.values, strict=True):
-            there = dict.fromkeys(str(getattr(summary.case, axis.field)) for summary in summaries) if value else {}
-            if value and value not in there:
-                raise UnmeasurableError(
-                    f"--across {axis.field}: {name} has no measured case of {value}; it has {', '.join(there)}"
-                )
-        raise UnmeasurableError(
-            f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
-            "dtype, size and options are needed"
+    cases = matched(old, new, lambda summary: summary.case, axis)
+    pairs = [(a, b) for a, b in cases.pairs if a.time_s and b.time_s]
+    if axis.fields and pairs and all(len({axis.values_of(side.case) for side in pair}) == 1 for pair in pairs):
+        raise ConfigError(
+            f"--across {axis.fields[0]}: both sides have the same {axis.fields[0]}, so there is nothing to compare"
         )
+    broken, only_before, only_after = one_sided(before, after, cases, axis)
+    if not pairs and not broken:
+        raise _nothing_in_common((before, old), (after, new), axis)
     # Two sides of one run were measured together, launch by launch: there is no between-run variance.
     between_runs = {} if between_runs is None or before.path == after.path else between_runs
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
@@ -146,30 +129,57 @@ def compare(
         for pair, exposed in zip(pairs, _exposed(before, after, pairs), strict=True)
     ]
     variance_known = all(change.case.key in between_runs for change in changes)
-    all_verdicts = [*(change.verdict for change in changes), *([overall.verdict] if overall else [])]
-    return Comparison(
+    steady = apart and not variance_known
+    return compared(
+        (before, old),
+        (after, new),
+        changes,
+        overall,
         before=before.name,
         after=after.name,
-        whole=overall,
-        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], overall),
         min_change=min_change,
-        virtual=is_virtual(before),
-        changes=tuple(changes),
-        differences=differing_facts(before, after),
-        only_before=only_before,
-        only_after=(*failed_before, *only_after),
-        lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
         broken=broken,
+        only_before=only_before,
+        only_after=only_after,
+        lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
         notices=(
             *_between_run_notices(before, after, variance_known, sets),
             *_notices(before, after, changes, broken, min_change),
         ),
-        across=axis.field or None,
-        assumes_steady=apart and not variance_known and sets.runs == (1, 1) and _by_launches(changes, overall),
-        remarks=(
-            *disturbed((before, old), (after, new)),
-            *(_limit(changes, overall, sets) if apart and not variance_known else ()),
-        ),
+        remarks=tuple(_limit(changes, overall, sets) if steady else ()),
+        across=axis.fields[0] if axis.fields else None,
+        assumes_steady=steady and sets.runs == (1, 1) and _by_launches(changes, overall),
+    )
+
+
+def compared(
+    first: Summarised, other: Summarised, changes: Sequence[Change], whole: Judgement | None, *, each: bool = False,
+    remarks: Sequence[Notice] = (), **more: Any,
+) -> Comparison:  # fmt: skip
+    """Return the comparison of two sides. each: undecided cases count although the whole is SAME. more: its fields."""
+    all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
+    return Comparison(
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], whole, each),
+        changes=tuple(changes),
+        whole=whole,
+        differences=differing_facts(first[0], other[0]),
+        virtual=is_virtual(first[0]),
+        remarks=(*_disturbed(first, other), *remarks),
+        **more,
+    )
+
+
+def _nothing_in_common(before: Summarised, after: Summarised, axis: Axis) -> UnmeasurableError:
+    """Return the error for sides without a common case; it names a side that lacks the value of `axis`."""
+    for (run, summaries), value in zip((before, after), axis.values, strict=True):
+        there = dict.fromkeys(axis.values_of(summary.case) for summary in summaries)
+        if value and value not in there:
+            return UnmeasurableError(
+                f"--across {axis.fields[0]}: {run.name} has no measured case of {value}; it has {', '.join(there)}"
+            )
+    return UnmeasurableError(
+        f"{before[0].name} and {after[0].name} have no measured case in common: the same operation, backend, world "
+        "size, dtype, size and options are needed"
     )
 
 
@@ -237,111 +247,6 @@ def _centred(series: Sequence[Floats]) -> Floats:
     within = np.concatenate([logs - logs.mean() for logs in series])
     stretch = math.sqrt((len(within) - 1) / (len(within) - len(series)))
     return float(np.mean([logs.mean() for logs in series])) + stretch * within
-
-
-# ── matching the cases ───────────────────────────────────────────────────────────────────────────
-def key_without(case: Case, names: Collection[str]) -> Key:
-    """Return the values of all fields and options of a case except these, in which the sides differ."""
-    return tuple(case.value(name) for name in FIELDS if name not in names)
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The field in which the sides differ on purpose."""
-
-    # Empty if there is no such field.
-    field: str
-    # Value of the field on each side; None means any value.
-    values: tuple[str | None, str | None]
-
-    def key(self, case: Case) -> Key:
-        """Return the case's key without the field."""
-        # Only calls back to back have a depth: it is a part of the metric.
-        return key_without(case, {self.field, "depth"} if self.field == "metric" else {self.field})
-
-    def has(self, case: Case, value: str | None) -> bool:
-        """Return whether the case has this value of the field; True if no value is given."""
-        return value is None or self.text(case) == value
-
-    def text(self, case: Case) -> str:
-        """Return the case's value of the field, as `--across` takes it; empty if there is none."""
-        value = case.value(self.field)
-        return "" if value is None else str(value)
-
-    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[Key, Summary]:
-        """Return the summaries of a side by `key`; if a value is given, only summaries with this value of the field."""
-        by_key: dict[Key, Summary] = {}
-        for summary in summaries:
-            if not self.has(summary.case, value):
-                continue
-            other = by_key.setdefault(self.key(summary.case), summary)
-            if other is not summary:
-                a, b = (self.text(side.case) for side in (other, summary))
-                raise ConfigError(
-                    f"--across {self.field}: one run has both {a} and {b}; name the value of each side: "
-                    f"--across {self.field}={a},{b}"
-                )
-        return by_key
-
-    def check(self, pairs: Sequence[Pair]) -> None:
-        """Raise ConfigError if no pair differs in the field."""
-        if self.field and pairs and all(len({side.case.value(self.field) for side in pair}) == 1 for pair in pairs):
-            raise ConfigError(
-                f"--across {self.field}: both sides have the same {self.field}, so there is nothing to compare"
-            )
-
-
-SAME_CASES = Axis("", (None, None))
-
-
-def axis_of(across: str | None) -> Axis:
-    """Read the option `--across`. Raises ConfigError if it is not valid."""
-    field, _, text = (across or "").partition("=")
-    values = COMMA.split(text) if text else [None, None]
-    if across is not None and (field not in AXES or len(values) != 2):
-        raise ConfigError(
-            f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
-        )
-    return Axis(field, (values[0], values[1]))
-
-
-# Why a run has no time of a case, with the detail.
-Missing = tuple[Absence, str | Notice]
-
-
-def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], Missing]:
-    """Return a function that gives the reason, with detail, why the run has no time of a case with this axis value."""
-    absent: list[tuple[Case, Absence, str | Notice]] = [
-        *((case, Absence.NOT_YET, "") for case in run.plan.cases),
-        *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
-        *((samples.case, Absence.FAILED, samples.failure.text) for samples in run.samples if samples.failure),
-    ]
-    reasons = {axis.key(case): (why, detail) for case, why, detail in absent if axis.has(case, value)}
-
-    def reason(case: Case) -> Missing:
-        # A skip may represent all cases of its kind.
-        kinds = (case, case.shared)
-        matches = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
-        return next(matches, (Absence.NOT_ASKED, ""))
-
-    return reason
-
-
-def _unpaired(
-    own: Mapping[Key, Summary], others: Mapping[Key, Summary], reason: Callable[[Case], Missing]
-) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
-    """Return cases with a time on their own side only: cases that failed on the other side, and cases not measured."""
-    failed, missing = [], []
-    for key, summary in own.items():
-        if summary.time_s is None:
-            continue
-        partner = others.get(key)
-        if partner is None:
-            missing.append(Unpaired(summary.case, summary.case, *reason(summary.case)))
-        elif partner.time_s is None:
-            why = (Absence.FAILED, partner.failures[0].text) if partner.failures else reason(summary.case)
-            failed.append(Unpaired(summary.case, partner.case, *why))
-    return tuple(failed), tuple(missing)
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -519,7 +424,7 @@ def _limit(changes: Sequence[Change], overall: Judgement | None, sets: Sets) -> 
 DISTURBED = Kind("disturbed", "disturbed by other processes, which used up to {share:share} of the CPU time")
 
 
-def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
+def _disturbed(*sides: Summarised) -> Iterable[Notice]:
     """Yield a notice for each side whose times other processes made longer."""
     for run, summaries in sides:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]

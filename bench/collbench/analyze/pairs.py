@@ -16,13 +16,12 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from collbench.analyze.comparability import differing_facts, session_changes
-from collbench.analyze.compare import FIELDS, SIZE, absences, disturbed, exposed_change, key_without
+from collbench.analyze.comparability import session_changes
+from collbench.analyze.compare import compared, exposed_change
+from collbench.analyze.matching import differing_axis, matched, one_sided
 from collbench.analyze.parts import exposed_of, samples_that_count
 from collbench.analyze.round_series import means
-from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import headlines
-from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from collbench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -32,14 +31,13 @@ from collbench.model.comparisons import (
     ChangeVerdict,
     Comparison,
     ExposedChange,
+    InTurns,
     Judgement,
-    Unpaired,
 )
 from collbench.model.conclusions import Interval
 from collbench.model.errors import ConfigError
 from collbench.model.notices import Kind, Notice
-from collbench.model.projection import grouped
-from collbench.model.records import OPTIONS, Case, Ending, EndReason, Plan, Run, Samples
+from collbench.model.records import Case, Ending, EndReason, Plan, Run, Samples
 from collbench.stats import spending, verdicts
 from collbench.stats.intervals import Floats, launch_interval, student_quantile
 from collbench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
@@ -47,9 +45,6 @@ from collbench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 # Numbers of pairs at which there is a look with a verdict; there is one more look when the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 FEWEST_PAIRS = LOOKS[0]
-
-# Field of a case → the property of the operations that have this field. All have the other fields, except options.
-OF = {SIZE: "sized", "dtype": "typed"}
 
 # Launch → the times of its iterations, in seconds.
 Launches = Mapping[int, Floats]
@@ -195,13 +190,15 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
-    """Return the cases of a side, measured or not yet.
+def planned_cases(plan: Plan) -> list[Case]:
+    """Return the cases to compare, by size: without controls, which show the noise of a run."""
+    return sorted((case for case in plan.cases if not case.own.is_control), key=lambda case: case.size_bytes)
 
-    Controls are left out: they show the noise of a run.
-    """
+
+def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
+    """Return the cases of a side to compare, measured or not yet."""
     run = Run(Path(), {}, plan, [], list(measured))
-    launches: dict[Case, dict[int, Floats]] = {case: {} for case in plan.cases if not case.own.is_control}
+    launches: dict[Case, dict[int, Floats]] = {case: {} for case in planned_cases(plan)}
     for samples in samples_that_count(run):
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
@@ -209,52 +206,16 @@ def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
     return [TimedCase(case, times, exposed[case][0] if case in exposed else {}) for case, times in launches.items()]
 
 
-def matched(
-    a: Sequence[TimedCase], b: Sequence[TimedCase]
-) -> tuple[list[PairedCase], list[TimedCase], list[TimedCase]]:
-    """Pair the cases of both sides; return the pairs, and the cases of each side without a partner.
+def paired_cases(a: Sequence[TimedCase], b: Sequence[TimedCase]) -> list[PairedCase]:
+    """Return the cases of both sides in pairs. Raises ConfigError if no case has a partner, or if a case has several.
 
     Partners have equal fields, except for fields in which the sides as a whole differ.
-
-    A field differs if no value of it is on both sides, such as the backend in gloo against MPI, among the operations
-    that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
-    or if a case has several.
     """
-    differing = []
-    for name in FIELDS:
-        a_values, b_values = ({_asked(case).value(name) for case in side if _has(case.case, name)} for side in (a, b))
-        if (a_values or b_values) and not a_values & b_values:
-            differing.append(name)
-    a_keys, b_keys = (
-        grouped(sorted(side, key=lambda case: case.case.size_bytes), lambda case: key_without(_asked(case), differing))
-        for side in (a, b)
-    )
-    paired = []
-    for key, cases in a_keys.items():
-        partners = b_keys.get(key, [])
-        if partners and (len(partners) != len(cases) or (len(cases) > 1 and SIZE not in differing)):
-            raise ConfigError(f"the sides differ in {', '.join(differing)}: it is not clear which cases form pairs")
-        paired += [PairedCase(x, y) for x, y in zip(cases, partners, strict=False)]
-    if not paired:
-        raise ConfigError(f"no case of side A has a partner on side B; they differ in {', '.join(differing)}")
-    only_a, only_b = (
-        [case for key, cases in own.items() if key not in other for case in cases]
-        for own, other in ((a_keys, b_keys), (b_keys, a_keys))
-    )
-    return paired, only_a, only_b
-
-
-def _asked(case: TimedCase) -> Case:
-    """Return the case with the size as requested: numbers of ranks round it down differently."""
-    return replace(case.case, size_bytes=case.case.asked)
-
-
-def _has(case: Case, name: str) -> bool:
-    """Return whether the case's operation has this field."""
-    operation = OPERATIONS[case.op]
-    if option := next((option for option in ALL_OPTIONS if option.name == name), None):
-        return operation.has(option) if option in OPTIONS else option in operation.own_options
-    return name not in OF or bool(getattr(operation, OF[name]))
+    axis = differing_axis([side.case for side in a], [side.case for side in b])
+    pairs = matched(a, b, lambda side: side.case, axis).pairs
+    if not pairs:
+        raise ConfigError(f"no case of side A has a partner on side B; they differ in {', '.join(axis.fields)}")
+    return [PairedCase(*pair) for pair in pairs]
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
@@ -288,60 +249,50 @@ def compare_sides(
 ) -> Comparison:
     """Compare the two sides at the last look.
 
-    Without a look, for example after an early interrupt, all pairs are shown, undecided.
+    Without a look, for example after an early interrupt, all pairs count, undecided.
 
     names: names of the sides. ended: why measuring ended. looks: the looks taken. each: whether all must be decided.
     """
-    cases, only_a, only_b = matched(*(timed_cases(run.samples, run.plan) for run in (a, b)))
+    cases = paired_cases(*(timed_cases(run.samples, run.plan) for run in (a, b)))
     most = max((len(case.pairs) for case in cases), default=0)
-    shown = look(cases, looks or [(max(1, most), 1.0)], min_change)
-    judged = [case for case in cases if case.key in shown.judgements]
+    latest = look(cases, looks or [(max(1, most), 1.0)], min_change)
+    judged = [case for case in cases if case.key in latest.judgements]
     count = looks[-1][0] if looks else most
     changes = []
-    for case, exposed in zip(judged, _exposed(judged, count, shown.levels), strict=True):
-        ratios = shown.ratios[case.key]
+    for case, exposed in zip(judged, _exposed(judged, count, latest.levels), strict=True):
+        ratios = latest.ratios[case.key]
         pairs = case.pairs[: len(ratios)]
         before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
-        judgement = replace(shown.judgements[case.key], ratios=_ratios(ratios))
+        judgement = replace(latest.judgements[case.key], ratios=_ratios(ratios))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
-    not_a, not_b = absences(a), absences(b)
-    failed = [{s.case for s in samples_that_count(run) if s.failure is not None} for run in (a, b)]
-    broken = [case for case in cases if case.b.case in failed[1] and case.a.case not in failed[0]]
-    fresh_pairs, fresh = after_verdict(judged, count) if shown.names_a_change else (0, None)
-    return Comparison(
+    old, new = ([s for s in headlines(run) if not s.case.own.is_control] for run in (a, b))
+    axis = differing_axis(*(planned_cases(run.plan) for run in (a, b)))
+    broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
+    fresh_pairs, fresh = after_verdict(judged, count) if latest.names_a_change else (0, None)
+    levels = latest.levels
+    rule = RULE(
+        looks=tuple(LOOKS[:4]), change_rate=ERROR_RATE, same_rate=SAME_RATE, change=levels.change, same=levels.same
+    )
+    return compared(
+        (a, old),
+        (b, new),
+        changes,
+        latest.whole and replace(latest.whole, ratios=() if latest.index is None else _ratios(latest.index)),
+        each=each,
         before=names[0],
         after=names[1],
         runs_before=(a.name,),
         runs_after=(b.name,),
-        verdict=verdicts.gravest(shown.verdicts, shown.whole, each) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
-        changes=tuple(changes),
-        differences=differing_facts(a, b),
-        only_before=tuple(Unpaired(case.case, case.case, *not_b(case.case)) for case in only_a),
-        only_after=(
-            *(Unpaired(case.b.case, case.a.case, *not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
-            *(Unpaired(case.case, case.case, *not_a(case.case)) for case in only_b),
-        ),
-        broken=tuple(Unpaired(case.a.case, case.b.case, *not_b(case.b.case)) for case in broken),
+        broken=broken,
+        only_before=only_before,
+        only_after=only_after,
         notices=(
-            *_notices([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
-            *_left_out([case for case in cases if judged and case.key not in shown.judgements]),
+            *_notices([case for pair in judged for case in (pair.a.case, pair.b.case)], latest),
+            *_left_out([case for case in cases if judged and case.key not in latest.judgements]),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
-        whole=shown.whole and replace(shown.whole, ratios=() if shown.index is None else _ratios(shown.index)),
-        remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),
-        virtual=is_virtual(a),
-        pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
-        fresh_pairs=fresh_pairs,
-        fresh=fresh,
-        ended=ended,
-        rule=RULE(
-            looks=tuple(LOOKS[:4]),
-            change_rate=ERROR_RATE,
-            same_rate=SAME_RATE,
-            change=shown.levels.change,
-            same=shown.levels.same,
-        ),
+        in_turns=InTurns(ended, fresh, max(map(len, latest.ratios.values()), default=0), fresh_pairs, rule),
     )
 
 
@@ -352,9 +303,9 @@ GLOO_STALLS = Kind(
 )
 
 
-def _notices(cases: Sequence[Case], shown: Look) -> Iterable[Notice]:
+def _notices(cases: Sequence[Case], latest: Look) -> Iterable[Notice]:
     """Yield the objections to the verdicts on these cases, of both sides."""
-    undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
+    undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
         yield GLOO_STALLS(undecided=undecided)
 

@@ -131,7 +131,7 @@ def _create(
         raws.append(raw)
         plans.append(plan)
     # Raises ConfigError before any measuring.
-    matched, _, _ = pairs.matched(*(pairs.timed_cases([], plan) for plan in plans))
+    cases = pairs.paired_cases(*(pairs.timed_cases([], plan) for plan in plans))
     pair_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1]
     fewest_s = pair_s * pairs.FEWEST_PAIRS
     if state.budget_s < fewest_s:
@@ -140,7 +140,7 @@ def _create(
             f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
         )
     count = int(min(state.budget_s / pair_s, pairs.LOOKS[-1]))
-    scatter = units.format_share(pairs.scatter_for_same(count, len(matched), state.min_change))
+    scatter = units.format_share(pairs.scatter_for_same(count, len(cases), state.min_change))
     within = units.format_share(state.min_change)
     enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
     if not quiet:

@@ -108,7 +108,7 @@ def _within(
     across: str,
 ) -> int:
     """Compare two sides of one run, such as two backends. Neither side is older, so a slower side is not a failure."""
-    from collbench.analyze.compare import axis_of
+    from collbench.analyze.matching import axis_of
 
     axis, path = axis_of(across), folders.find(RESULTS, name)
     sides = [value for value in axis.values if value is not None]

@@ -115,14 +115,14 @@ def compare_sides(path: Path) -> Comparison:
     made = max((samples.launch for samples in b.samples), default=0)
     ended = state.ended or Ending(EndReason.INTERRUPTED, made)
     result = pairs.compare_sides(a, b, names, state.min_change, ended, state.looks, state.each)
-    remarks = result.remarks
-    if ended.reason is EndReason.BUDGET and result.pairs < pairs.FEWEST_PAIRS and not result.broken:
-        needed_s = 1.2 * state.spent_s * pairs.FEWEST_PAIRS / max(result.pairs, 1)
-        minutes = math.ceil(needed_s / 60)
-        fewest = pairs.FEWEST_PAIRS
-        remarks += (SHORT_BUDGET(pairs=result.pairs, fewest=fewest, minutes=minutes),)
-    result = replace(result, alternate=state.alternate, budget_s=state.budget_s, remarks=remarks)
-    return exiting(result, state.undecided)
+    turns, fewest = result.in_turns, pairs.FEWEST_PAIRS
+    assert turns is not None  # noqa: S101 - the sides took turns
+    if ended.reason is EndReason.BUDGET and turns.pairs < fewest and not result.broken:
+        minutes = math.ceil(1.2 * state.spent_s * fewest / max(turns.pairs, 1) / 60)
+        short = SHORT_BUDGET(pairs=turns.pairs, fewest=fewest, minutes=minutes)
+        result = replace(result, remarks=(*result.remarks, short))
+    turns = replace(turns, alternate=state.alternate, budget_s=state.budget_s)
+    return exiting(replace(result, in_turns=turns), state.undecided)
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:

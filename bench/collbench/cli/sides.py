@@ -59,8 +59,7 @@ class _TwoSides:
         """Return the cases of both sides in pairs."""
         from collbench.analyze import pairs
 
-        cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s]) for s in SIDES))
-        return cases
+        return pairs.paired_cases(*(pairs.timed_cases(self.samples[side], self.plans[side]) for side in SIDES))
 
     def incomplete(self) -> dict[int, list[str]]:
         """Return the launches that were begun but not completed: number → the sides that are incomplete."""

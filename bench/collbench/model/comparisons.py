@@ -151,6 +151,28 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class InTurns:
+    """How two sides took turns, and when measuring them ended."""
+
+    # Within `budget_s`.
+    ended: Ending
+    # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
+    fresh: Interval | None
+    pairs: int = fact("pairs of launches that the verdict rests on")
+    fresh_pairs: int = fact("pairs measured after the verdict")
+    rule: Notice = fact("rule by which the verdict was reached")
+    budget_s: float | None = None
+    # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B
+    # took turns block by block.
+    alternate: Notice | None = None
+
+    fresh_ratio = computed(
+        "index over the fresh pairs", Ratio | None, lambda turns: turns.fresh and Ratio(turns.fresh), name="fresh"
+    )
+    end_reason = computed("why measuring ended", EndReason, attrgetter("ended.reason"), name="ended")
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A comparison of two sides: changes of common cases, differences of the environments, cases of one side only."""
 
@@ -181,18 +203,8 @@ class Comparison:
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     # True if a comparison without a decision has an exit code of its own.
     undecided_exits: bool = True
-    # The fields from here to `alternate` are for sides that took turns.
-    pairs: int = fact("pairs of launches that the verdict rests on", default=0)
-    fresh_pairs: int = fact("pairs measured after the verdict", default=0)
-    # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
-    fresh: Interval | None = None
-    # Reason why measuring ended, within `budget_s`.
-    ended: Ending | None = None
-    budget_s: float | None = None
-    rule: Notice | None = fact("rule by which the verdict was reached", default=None)
-    # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B
-    # took turns block by block.
-    alternate: Notice | None = None
+    # For sides that took turns.
+    in_turns: InTurns | None = fact(flat=True, default=None)
     # True if both sides ran on virtual GPUs, whose times follow a rule.
     virtual: bool = False
     # True if a change rests on the assumption that the between-run variance is like the between-launch variance.
@@ -200,12 +212,6 @@ class Comparison:
     # Notices to show next to the verdict.
     remarks: tuple[Notice, ...] = ()
 
-    fresh_ratio = computed(
-        "index over the fresh pairs", Ratio | None, lambda result: result.fresh and Ratio(result.fresh), name="fresh"
-    )
-    end_reason = computed(
-        "why measuring ended", EndReason | None, lambda result: result.ended and result.ended.reason, name="ended"
-    )
     all_notices = computed(
         "what a reader must know in addition",
         tuple[Notice, ...],

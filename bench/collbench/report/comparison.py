@@ -6,7 +6,6 @@ only layout and counts. CSV and JSON are in `machine_format`, JUnit in `junit`, 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from collbench.model.comparisons import (
@@ -18,6 +17,7 @@ from collbench.model.comparisons import (
     Comparison,
     EnvironmentDifference,
     ExposedChange,
+    InTurns,
     Judgement,
     Trend,
     Unpaired,
@@ -70,13 +70,12 @@ def document(result: Comparison) -> Blocks:
     method = [f"The smallest change that matters is {result.min_change * 100:g} %. {CORRECTED}"]
     if result.whole is not None:
         method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
-    if result.ended:
+    if turns := result.in_turns:
         how = "A and B take turns block by block, in random order"
-        if result.alternate is not None:
-            how = f"A and B one after the other, in random order ({sentence(result.alternate)})"
-        ended = wording.ended(result.ended, result.budget_s)
-        rule = sentences([result.rule] if result.rule else [])
-        method.append(" ".join([f"{result.pairs} pairs of launches, {how}; the pair is the unit; {ended}.", *rule]))
+        if turns.alternate is not None:
+            how = f"A and B one after the other, in random order ({sentence(turns.alternate)})"
+        ended = wording.ended(turns.ended, turns.budget_s)
+        method.append(f"{turns.pairs} pairs of launches, {how}; the pair is the unit; {ended}. {sentence(turns.rule)}")
     sides = {"before": result.runs_before, "after": result.runs_after}
     several = (f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names) > 1)
     return [*shown, *section("How it was decided", [*method, *items(several), *_reasons(result)])]
@@ -84,12 +83,12 @@ def document(result: Comparison) -> Blocks:
 
 def terminal(result: Comparison) -> Blocks:
     """Return the blocks for a terminal: the evidence for the verdict, and at the end the verdict."""
-    sides = f"{result.before}\n{result.after}" if result.ended else f"{result.before} → {result.after}"
+    sides = f"{result.before}\n{result.after}" if result.in_turns else f"{result.before} → {result.after}"
     return [sides, *_body(result), headline(result)]
 
 
 def _body(result: Comparison) -> Blocks:
-    shown = _tables(in_order(result.changes), ("A", "B") if result.ended else ("before", "after"))
+    shown = _tables(in_order(result.changes), ("A", "B") if result.in_turns else ("before", "after"))
     shown += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
         unpaired: Sequence[Unpaired] = getattr(result, name)
@@ -113,11 +112,11 @@ def headline(result: Comparison) -> str:
         cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
     index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
     if index is None:
-        short = result.ended is not None and result.pairs == 0
+        short = result.in_turns is not None and result.in_turns.pairs == 0
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_by(index.ratio, result)}{_assumption(result)}", cases]
+        parts = [f"{result.verdict}{_by(index.ratio, result.in_turns)}{_assumption(result)}", cases]
     else:
         limits = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _shown(index.ratio).known else "")
@@ -141,17 +140,16 @@ def _assumption(result: Comparison) -> str:
     return ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
 
 
-def _by(ratio: Interval, result: Comparison) -> str:
+def _by(ratio: Interval, turns: InTurns | None) -> str:
     """Format a change as ` by 13 % overall [3 – 25 %]`; a large change as `: 59 times as fast overall [56 – 63]`.
 
     Sides that take turns are measured until a decision. This ends the measurement when a change looks large, so the
     middle of the interval is too large. Pairs measured after the decision have no such bias: they are shown if they
     confirm the change; otherwise the bound comes first, as in ` by at least 3 % overall`.
     """
-    fresh = result.fresh
-    if fresh is not None and (fresh.low > 1 if ratio.value > 1 else fresh.high < 1):
-        alone = replace(result, pairs=0, fresh=None)
-        return f"{_by(fresh, alone)}, in {counted(result.fresh_pairs, 'pair')} measured after the verdict"
+    fresh = turns and turns.fresh
+    if turns and fresh and (fresh.low > 1 if ratio.value > 1 else fresh.high < 1):
+        return f"{_by(fresh, None)}, in {counted(turns.fresh_pairs, 'pair')} measured after the verdict"
     least, most = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
     show: Callable[[float], str] = partial(format_share, digits=1 if least < FINE else 0)
     before, after, value = " by ", "", abs(ratio.value - 1)
@@ -161,11 +159,11 @@ def _by(ratio: Interval, result: Comparison) -> str:
         show, before, value = "{:.2g}".format, ": ", factor
         after = f" times as {'long' if ratio.value > 1 else 'fast'}"
     interval = f" [{between(show(least), show(most))}]" if ratio.known else ""
-    if result.pairs and ratio.known:
+    if turns and ratio.known:
         middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
-        if fresh is not None:
+        if fresh:
             limits = between(*map(percent, (fresh.low, fresh.high)))
-            middle = f"time {percent(fresh.value)} [{limits}] in {result.fresh_pairs} later pairs"
+            middle = f"time {percent(fresh.value)} [{limits}] in {turns.fresh_pairs} later pairs"
         return f"{before}at least {show(least)}{after} overall ({middle})"
     return f"{before}{show(value)}{after} overall{interval}"
 

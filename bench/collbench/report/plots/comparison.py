@@ -115,7 +115,7 @@ def comparison_figure(result: Comparison) -> Figure:
     axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
     letters = WIDE if not steps else WIDER
     lines = [f"{drawn}  {result.before}  →  {result.after}", headline(result), common]
-    lines[1] += f"; {result.pairs} pairs" if paired else ""
+    lines[1] += f"; {result.in_turns.pairs} pairs" if result.in_turns else ""
     title = "\n".join(wrapped(line, letters) for line in lines if line)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     directions(axes)
