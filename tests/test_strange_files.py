@@ -187,6 +187,8 @@ def test_a_configuration_of_the_folder_that_hides_a_shipped_one_is_reported(warm
     (warm.folder / "configs" / "smoke.yaml").write_text((warm.folder / warm.config()).read_text())
     done = warm("run", "smoke", "--no-plots")
     assert done.returncode == 0 and "configs/smoke.yaml, not the one that comes with CollBench" in done.stderr
+    (warm.folder / "configs" / "smoke.yaml").write_text((ROOT / "configs" / "smoke.yaml").read_text())
+    assert "not the one" not in warm("plan", "smoke").stderr  # it is equal
 
 
 def test_a_file_name_with_line_breaks_adds_no_line_to_a_saved_configuration():

@@ -1,6 +1,7 @@
 """The verb `compare`: compare two runs, two sides of one run, or many runs over time."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +18,7 @@ from collbench.cli.comparison import (
     run_of_sides,
     share,
 )
-from collbench.cli.output import folder_name, optional
-from collbench.cli.terminal import say
+from collbench.cli.output import folder_name, give
 from collbench.model.comparisons import MIN_CHANGE
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.records import Undecided
@@ -148,11 +148,14 @@ def _trend(
         ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
         ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
-    print_as(format, lambda: comparison.trend_document(trends, names), writers)
-    if format is None:
-        with optional():
-            from collbench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+    if format is not None:
+        print_as(format, lambda: comparison.trend_document(trends, names), writers)
+        return 0
 
-            folder = PLOTS / folder_name(f"{names[0]}-to-{names[-1]}")
-            say(f"\n{pictures.draw_trend(trends, names, folder)}")
+    def draw() -> Path:
+        from collbench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+
+        return pictures.draw_trend(trends, names, PLOTS / folder_name(f"{names[0]}-to-{names[-1]}"))
+
+    give(comparison.trend_document(trends, names), {}, draw)
     return 0

@@ -127,24 +127,15 @@ def compare_sides(path: Path) -> Comparison:
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     """Print the comparison of two sides, write it into a folder, and draw it. quiet: print the verdict only."""
-    from collbench.report import comparison, machine_format, markdown
+    from collbench.report import comparison, machine_format
 
-    result = compare_sides(path)
-    show(comparison.document(result) if quiet else comparison.terminal(result), quiet)
-    written = {
-        folders.REPORT: markdown.written(comparison.document(result)),
-        folders.SUMMARY: machine_format.comparison_csv(result),
-    }
-    folder = output.documents_at(path, path.resolve().name)
+    result, name = compare_sides(path), path.resolve().name
+    folder, document = output.documents_at(path, name), comparison.document(result)
+    files = {folder / folders.REPORT: document, folder / folders.SUMMARY: machine_format.comparison_csv(result)}
     with output.optional("report", remedy=""):
-        folders.make_folder(folder)
-        for name, content in written.items():
-            folders.write(folder / name, content)
-        if not quiet:
-            say("\n" + "\n".join(str(folder / name) for name in written))
-    picture = _draw(result, path.resolve().name) if plots else None
-    if picture is not None and not quiet:
-        say(picture)
+        output.give(
+            document if quiet else comparison.terminal(result), files, lambda: _draw(result, name, plots), quiet
+        )
     return result
 
 
@@ -163,12 +154,9 @@ def print_comparison(
         ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
     if format is None:
-        show(comparison.terminal(result))
+        output.give(comparison.terminal(result), {}, lambda: _draw(result, name))
     else:
         print_as(format, lambda: comparison.document(result), writers)
-    picture = _draw(result, name) if format is None else None
-    if picture is not None:
-        say(f"\n{picture}")
     return exit_code(result)
 
 
@@ -193,10 +181,8 @@ def print_as(
         say(writers[format]().rstrip("\n"))
 
 
-def _draw(result: Comparison, name: str) -> Path | None:
+def _draw(result: Comparison, name: str, plots: bool = True) -> Path | None:
     """Draw a comparison, if it has a case. Returns the path of the picture, if there is one."""
-    with output.optional():
-        from collbench.report.plots import comparison as pictures  # deferred import: loads matplotlib
+    from collbench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
-        return pictures.draw_comparison(result, PLOTS / output.folder_name(name))
-    return None
+    return pictures.draw_comparison(result, PLOTS / output.folder_name(name)) if plots else None

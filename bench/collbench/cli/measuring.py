@@ -51,6 +51,8 @@ class ConfigSource:
     # Name of the configuration in messages.
     name: str
     default_name: str
+    # True if another configuration of this name comes with CollBench.
+    hides: bool = False
 
 
 class Watch(Protocol):
@@ -69,9 +71,19 @@ class Watch(Protocol):
 def source(config: Path) -> ConfigSource:
     """Read the configuration in a file. Raises ConfigError if there is no configuration of this name."""
     path = names.path_of(config)
-    if path != config and (own := names.FOLDERS[1] / path.name).exists() and not path.samefile(own):
-        say(f"{config}: {path}, not the one that comes with CollBench", err=True)
-    return ConfigSource(documents.read(path), str(path), path.stem)
+    raw, own = documents.read(path), names.FOLDERS[1] / path.name
+    hides = path != config and own.exists() and documents.read(own) != raw
+    return ConfigSource(raw, str(path), path.stem, hides)
+
+
+def parsed(config_source: ConfigSource, sets: list[str]) -> Config:
+    """Parse a configuration, and note if it hides another. Raises ConfigError, and UnmeasurableError on this system."""
+    if config_source.hides:
+        say(f"{config_source.default_name}: {config_source.name}, not the one that comes with CollBench", err=True)
+    config = models.parse(config_source.raw, config_source.name, sets, config_source.default_name)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
+    return config
 
 
 def start(
@@ -89,9 +101,7 @@ def start(
     live: measure row by row; it makes from the run the `Watch` that prints each row when it is known. output: the
     folder of the run; None for a new folder in results/. quiet: print one line.
     """
-    config = models.parse(config_source.raw, config_source.name, sets, config_source.default_name)
-    if unsupported := host.unsupported_platform():
-        raise UnmeasurableError("", unsupported)
+    config = parsed(config_source, sets)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     kept = kept_of(config)

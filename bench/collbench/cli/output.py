@@ -1,4 +1,4 @@
-"""Write the report of a run, and print its tables and answer.
+"""Print what a verb concluded, and write it into files; the tables, answer and report of a run.
 
 Documents go into the folder of the run, pictures below plots/.
 Documents of a run outside results/ go with its pictures.
@@ -7,7 +7,7 @@ Documents of a run outside results/ go with its pictures.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collbench.cli.app import PLOTS, RESULTS
@@ -17,6 +17,7 @@ from collbench.model.conclusions import Analysis
 from collbench.model.errors import BenchError, StoreError
 from collbench.model.records import Run
 from collbench.report import plots as catalogue
+from collbench.report.blocks import Block
 from collbench.report.plots import Picture
 from collbench.report.view import View
 from collbench.store import folders
@@ -25,6 +26,9 @@ from collbench.store import folders
 LONGEST_NAME = 140
 # Characters that some file systems, or services that store artefacts, refuse in the name of a folder; and spaces.
 REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
+
+# Path → text, or blocks to be written as Markdown.
+Files = Mapping[Path, str | Sequence[Block]]
 
 
 def folder_name(text: str) -> str:
@@ -60,39 +64,59 @@ def documents_at(path: Path, name: str) -> Path:
     return path if ours else PLOTS / name
 
 
+def give(
+    blocks: Sequence[Block],
+    files: Files,
+    draw: Callable[[], Path | None] = lambda: None,
+    quiet: bool = False,
+) -> None:
+    """Print what a verb concluded, write its files and its picture, and print their paths.
+
+    draw: draws the picture, if there is one, and returns its path. quiet: print only the first line of the blocks.
+    Raises StoreError if a file cannot be written.
+    """
+    from collbench.report import markdown  # deferred import: loads tabulate
+
+    show(blocks, quiet)
+    paths = [*files]
+    for path, content in files.items():
+        folders.make_folder(path.parent)
+        folders.write(path, content if isinstance(content, str) else markdown.written(content))
+    with optional():
+        paths += filter(None, [draw()])
+    if paths and not quiet:
+        say("\n" + "\n".join(map(str, paths)))
+
+
 def conclude(
     run: Run,
     analysis: Analysis,
     plots: bool,
     output: Path | None = None,
     quiet: bool = False,
-    show_tables: bool = True,
+    with_tables: bool = True,
     paper: bool = False,
 ) -> None:
-    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
+    """Print tables, caveats and answer of a run, and write its report. quiet: print one line.
 
-    show_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
-    other parameters see `write_report`.
-    Raises StoreError, after the answer was printed, if a document cannot be written.
+    with_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
+    other parameters see `write_report`. Raises StoreError if a document cannot be written.
     """
     from collbench.report import document  # deferred import: loads the writers of tables
 
     view = View(run, analysis)
-    head, ending = document.terminal(view)
-    if show_tables and not quiet:
-        show(head)
-        say("")
-    where, failure = "", None
+    tables, ending = document.terminal(view)
+    answer = [document.brief(view)] if quiet else [*(tables if with_tables else []), *ending]
+    show(answer, quiet, err=not with_tables)
     try:
         written = write_report(view, plots, output, paper)
-        page = next((path for path in written if path.endswith(".html")), written[0])
-        pictures = [path for path in written if not Path(path).suffix] if plots else []
-        where = " · pictures: ".join([f"report: {page}", *pictures])
     except StoreError as error:
-        failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
-    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet, err=not show_tables)
-    if failure is not None:
-        raise failure
+        kept = f"the report is not complete, and all that was measured is kept in {run.path}"
+        raise StoreError(f"{error}; {kept}") from None
+    page = next((path for path in written if path.endswith(".html")), written[0])
+    pictures = [path for path in written if not Path(path).suffix] if plots else []
+    if not quiet:
+        say("\n" + " · pictures: ".join([f"report: {page}", *pictures]), err=not with_tables)
 
 
 def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:

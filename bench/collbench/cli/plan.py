@@ -14,7 +14,7 @@ from collbench.analyze.comparability import machine_of_sessions
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.variables import allowed
 from collbench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
-from collbench.cli.measuring import kept_of, source
+from collbench.cli.measuring import kept_of, parsed, source
 from collbench.cli.show import show
 from collbench.cli.terminal import say
 from collbench.config import models as configuration
@@ -54,9 +54,7 @@ def plan(
         say(file, nl=False)
         return 0
     config_source = source(config)
-    settings = configuration.parse(config_source.raw, config_source.name, sets, config_source.default_name)
-    if unsupported := host.unsupported_platform():
-        raise UnmeasurableError("", unsupported)
+    settings = parsed(config_source, sets)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     expanded = planning.expand(settings, machine, seed, kept_of(settings))

@@ -1,5 +1,6 @@
 """The verbs `run` and `resume`: measure a configuration, or what is missing in a run."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,11 +31,12 @@ def run(
     quiet: Quiet = False,
 ) -> int:
     """Under torchrun, srun or mpirun all ranks measure together."""
+    read = functools.cache(lambda: source(config))  # an error of another process of a job is for rank 0 to print
 
     def task(coordinator: "Coordinator | None") -> int:
-        return start(source(config), sets, plots, coordinator, context.obj, output=output, quiet=quiet)
+        return start(read(), sets, plots, coordinator, context.obj, output=output, quiet=quiet)
 
-    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, sets)]))
+    return run_task(task, lambda: b"\0".join([read().raw, *map(str.encode, sets)]))
 
 
 def resume(

@@ -20,7 +20,7 @@ from collbench.analyze.sessions import is_virtual_gpu
 from collbench.catalog.backends import BACKENDS
 from collbench.cli.app import PLOTS, Sets
 from collbench.cli.job import run_task
-from collbench.cli.show import show
+from collbench.cli.output import give
 from collbench.cli.terminal import error_text, say
 from collbench.cli.trust import Difference, difference
 from collbench.config import models, names
@@ -40,7 +40,6 @@ from collbench.packages.bits.conclusions import BitsRow
 from collbench.packages.bits.planning import BitsJob, place, uncomparable
 from collbench.planning import plan as plans
 from collbench.planning.footprint import arena_bytes
-from collbench.report import markdown
 from collbench.store import encoding, folders
 
 if TYPE_CHECKING:
@@ -83,7 +82,11 @@ def bits(
         plan = _comparable(path, sets)
         rows = _compared(plan, side_b)
         _written(rows, plan.name)
-        return _code(rows, require)
+        broken = _broken(rows, require)
+        for row in broken:
+            where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
+            say(f"not identical: {where}, {row.variation}", err=True)
+        return 1 if broken else 0
 
     return run_task(task, lambda: b"")
 
@@ -186,27 +189,23 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
 def _written(rows: list[BitsRow], name: str) -> None:
     """Print the table of differences and the headline; write the documents below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
-    folders.make_folder(folder)
     on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
     virtual = on_gpus and any(is_virtual_gpu(str(gpus.facts(gpu)["name"])) for gpu in host.visible_gpus())
-    folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(folder / DOCUMENT, markdown.written(report.document(rows, name, virtual)))
-    show([*report.brief(rows), report.headline(rows, virtual)])
-    say(f"\n{folder / DOCUMENT}\n{folder / DATA}")
+    files = {
+        folder / DOCUMENT: report.document(rows, name, virtual),
+        folder / DATA: json.dumps(report.as_json(rows), indent=1) + "\n",
+    }
+    give([*report.brief(rows), report.headline(rows, virtual)], files)
 
 
-def _code(rows: list[BitsRow], require: list[str]) -> int:
-    """Return exit code 1 if a result that must be identical is not identical, else 0."""
+def _broken(rows: list[BitsRow], require: list[str]) -> list[BitsRow]:
+    """Return the results that must be identical and are not. Raises ConfigError if a variation has no result."""
     variations = dict.fromkeys(row.variation for row in rows)
     for name in require:
         if name != EVERYTHING and name not in variations:
             raise ConfigError(f"--require {name}: not a variation of this run; allowed: {', '.join(variations)}, all")
     demanded = [row for row in rows if row.moves or EVERYTHING in require or row.variation in require]
-    broken = [row for row in demanded if row.wrong or not row.identical]
-    for row in broken:
-        where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
-        say(f"not identical: {where}, {row.variation}", err=True)
-    return 1 if broken else 0
+    return [row for row in demanded if row.wrong or not row.identical]
 
 
 if __name__ == "__main__":  # side B

@@ -11,8 +11,7 @@ import typer
 from collbench.cli.app import PLOTS, Sets
 from collbench.cli.job import run_task
 from collbench.cli.measuring import ConfigSource, start
-from collbench.cli.output import optional
-from collbench.cli.show import show
+from collbench.cli.output import give
 from collbench.cli.terminal import say
 from collbench.model.conclusions import Analysis, Diagnosis
 from collbench.model.errors import ConfigError
@@ -88,26 +87,26 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
     if save is not None and save.exists():
         raise ConfigError(f"--save {save}: it exists already")
     recorded = traces.read(paths)
-    if save is not None and save.suffix == ".yaml":
-        folders.write(save, report.calls_config(recorded, paths[0].name) + "\n")
-    elif save is not None:
-        folders.write(save, call_file.to_text(recorded))
-    written = [str(save)] if save is not None else []
     job = recorded_job(recorded)
+    if save is not None:
+        as_sizes = save.suffix == ".yaml"
+        calls = report.calls_config(recorded, paths[0].name) + "\n" if as_sizes else call_file.to_text(recorded)
+        folders.write(save, calls)
     if chosen is not None:
         say(json.dumps(report.recorded_json(job), indent=1, ensure_ascii=False))
         return 0
-    show(report.recorded_parts(job))
-    if plots and job.total is not None:
+
+    def draw() -> Path | None:
+        if not plots or job.total is None:
+            return None
         folder = PLOTS / f"look-{_name_of(paths)}"
         analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
         (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
-        with optional():
-            folders.make_folder(folder)
-            DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
-            written.append(str(folder / f"{kind.name}.png"))
-    if written:
-        say("\n" + "\n".join(written))
+        folders.make_folder(folder)
+        DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+        return folder / f"{kind.name}.png"
+
+    give([*report.recorded_parts(job), *([str(save)] if save is not None else [])], {}, draw)
     return 0
 
 

@@ -17,7 +17,7 @@ from collbench.catalog import collectives
 from collbench.cli.app import RESULTS, Quiet, Sets
 from collbench.cli.job import run_task
 from collbench.cli.measuring import measure
-from collbench.cli.show import show
+from collbench.cli.output import give
 from collbench.cli.terminal import say
 from collbench.config import documents, models, names
 from collbench.config.models import Config
@@ -131,22 +131,22 @@ def gate(
             absent = [NOT_JOINED(rank=rank) for rank in coordinator.absent]
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
-        _give(verdict, list(ranks_of_host), fleet.folder, quiet)
+        _conclude(verdict, list(ranks_of_host), fleet.folder, quiet)
         return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, against or ""]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
 
 
-def _give(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool) -> None:
+def _conclude(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool) -> None:
     """Print the verdict, and write it into files for programs. names: of the nodes."""
-    show(gate_document(verdict, names), quiet)
     tainted = [names[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
-    folders.write(folder / VERDICT, json.dumps(as_json(verdict, names), indent=2) + "\n")
-    folders.write(folder / METRICS, metrics(verdict, names))
-    folders.write(folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-    if not quiet:
-        say(f"\n{folder / VERDICT}\n{folder / TAINTED}")
+    files = {
+        folder / VERDICT: json.dumps(as_json(verdict, names), indent=2) + "\n",
+        folder / METRICS: metrics(verdict, names),
+        folder / TAINTED: "".join(f"{name}\n" for name in tainted),
+    }
+    give(gate_document(verdict, names), files, quiet=quiet)
 
 
 # A failure, with the round that failed and the ranks of the job that were in it.

@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 
 from collbench.cli.app import PLOTS
+from collbench.cli.output import give
 from collbench.cli.show import show
-from collbench.cli.terminal import say
 from collbench.launch.launcher import Launcher
 from collbench.launch.ranks import Starter
 from collbench.launch.supervisor import run_launch
 from collbench.launch.turns import drive
 from collbench.machine import host
-from collbench.model.errors import ConfigError, StoreError, UnmeasurableError
+from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.packages.training.catalog.equivalence import (
     TIMEOUT_S,
     TRIALS,
@@ -29,7 +29,6 @@ from collbench.packages.training.catalog.equivalence import (
     verdict,
 )
 from collbench.packages.training.report import equivalence as report
-from collbench.report import markdown
 from collbench.store import encoding
 
 FOLDER = PLOTS / "equivalence"
@@ -63,13 +62,8 @@ def equivalence(
             TRIALS, world_size, steps, launcher, begun=lambda index: status.update(TRIALS[index].name)
         )
     proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
-    show([*report.tables(proof), report.headline(proof)])
-    try:
-        picture = report.draw(proof, FOLDER)
-        (FOLDER / report.DOCUMENT).write_text(markdown.written(report.document(proof)), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
-    say(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
+    files = {FOLDER / report.DOCUMENT: report.document(proof)}
+    give([*report.tables(proof), report.headline(proof)], files, lambda: report.draw(proof, FOLDER))
     return 0 if proof.holds else 1
 
 

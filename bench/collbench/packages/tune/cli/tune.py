@@ -17,9 +17,8 @@ from collbench.catalog.collectives import PLACES, placement
 from collbench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from collbench.cli.comparison import share
 from collbench.cli.job import run_task
-from collbench.cli.measuring import source
-from collbench.cli.output import optional
-from collbench.cli.show import show
+from collbench.cli.measuring import ConfigSource, parsed, source
+from collbench.cli.output import Files, give, optional
 from collbench.cli.terminal import say
 from collbench.cli.trust import check_resumed
 from collbench.config import models
@@ -27,7 +26,7 @@ from collbench.machine import environment, host
 from collbench.model import units
 from collbench.model.comparisons import SESSION_CHANGED
 from collbench.model.deferred import Deferred
-from collbench.model.errors import ConfigError, UnmeasurableError, reason_of
+from collbench.model.errors import ConfigError, reason_of
 from collbench.model.notices import Kind
 from collbench.model.records import Case
 from collbench.packages.tune import catalog, machine, report
@@ -37,7 +36,6 @@ from collbench.packages.tune.catalog import Library
 from collbench.packages.tune.cli.rounds import TuneRounds, read_state, write_state
 from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Tuned, TuneState, Why
 from collbench.planning import plan as planning
-from collbench.report import markdown
 from collbench.report.notices import sentence, sentences
 from collbench.report.plots import DRAW
 from collbench.store import folders
@@ -83,33 +81,32 @@ def tune(
     except OSError as error:
         raise ConfigError(f"--check {check}: {reason_of(error)}") from None
 
+    read = cache(lambda: source(config))
+
     def task(coordinator: "Coordinator | None") -> int:
         state = TuneState("", budget_s, smallest, {}, checks=text is not None)
         state.output = str(output.absolute()) if output is not None else None
-        path, cases = _create(config, sets, state, text, coordinator, context.obj)
+        path, cases = _create(read(), sets, state, text, coordinator, context.obj)
         return _measured(path, state, cases, coordinator, plots, quiet)
 
     given = [*sets, min_change, budget, text or ""]
-    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, given)]))
+    return run_task(task, lambda: b"\0".join([read().raw, *map(str.encode, given)]))
 
 
 ONE_LAUNCH_AT_A_TIME = Kind("one-launch-at-a-time", "ranks of a job take part in one launch at a time")
 
 
 def _create(
-    config: Path, sets: list[str], state: TuneState, check: str | None, coordinator: "Coordinator | None",
-    argv: list[str],
+    config_source: ConfigSource, sets: list[str], state: TuneState, check: str | None,
+    coordinator: "Coordinator | None", argv: list[str],
 ) -> tuple[Path, dict[Cell, Case]]:  # fmt: skip
     """Plan a run, create its folder, and fill in the state."""
-    config_source = source(config)
-    settings = models.parse(config_source.raw, config_source.name, sets, config_source.default_name)
+    settings = parsed(config_source, sets)
     if len(settings.backends) != 1 or settings.backends[0] not in BACKENDS:
         raise ConfigError(
             f"{config_source.name}: backends: {', '.join(settings.backends)}: no choice of algorithms; "
             f"allowed: {', '.join(BACKENDS)}"
         )
-    if unsupported := host.unsupported_platform():
-        raise UnmeasurableError("", unsupported)
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
     state.backend = settings.backends[0]
     state.seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
@@ -209,15 +206,15 @@ def _measured(
         if plots:
             folders.make_folder(picture.parent)
             DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
-    shown = os.path.relpath(picture, path) if picture.is_file() else None
-    folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
-    folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
-    if not state.checks:
-        folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
-    show(report.answer(tuned, state, load), quiet)
-    if not quiet:
-        written = [*([] if state.checks else [target]), path / DOCUMENT, *([picture] if shown else [])]
-        say("\n" + "\n".join(map(str, [*load[:1], *written])))
+    address = os.path.relpath(picture, path) if picture.is_file() else None
+    rules = library.write(tuned.rules, state.hosts, report.comments(tuned, run, library))
+    files: Files = {
+        **({} if state.checks else {target: rules}),
+        path / DOCUMENT: report.document(tuned, library, state, load, address),
+        path / DATA: json.dumps(report.as_json(tuned), indent=1) + "\n",
+    }
+    answer = [*report.answer(tuned, state, load), *load[:1]]
+    give(answer, files, lambda: picture if picture.is_file() else None, quiet)
     return _code(tuned) if state.checks else 0
 
 
