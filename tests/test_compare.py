@@ -240,7 +240,7 @@ def test_launches_that_agree_exactly_neither_crash_nor_prove_more_than_a_clock_c
 
 def test_few_launches_decide_nothing_and_the_reason_is_given():
     (change,) = comparison_of([1.0, 1.01, 0.99], [2.0, 2.01, 1.99, 2.0]).changes
-    assert change.verdict == INCONCLUSIVE and change.reason.kind is TOO_FEW_LAUNCHES_ON_A_SIDE
+    assert change.verdict == INCONCLUSIVE and change.judgement.reason.kind is TOO_FEW_LAUNCHES_ON_A_SIDE
     assert comparison_of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
 
 
@@ -258,8 +258,8 @@ def test_cases_with_two_modes_are_compared_by_their_means():
 def test_one_launch_decides_nothing():
     result = comparison_of([1.0], [3.0, 3.1])
     (change,) = result.changes
-    assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None)
-    assert change.reason.kind is ONE_LAUNCH_ON_A_SIDE
+    assert (change.verdict, change.judgement.further_launches) == (INCONCLUSIVE, None)
+    assert change.judgement.reason.kind is ONE_LAUNCH_ON_A_SIDE
     assert any("--noise-floor" in warning for warning in sentences(result.notices))
 
 
@@ -276,7 +276,7 @@ def test_one_launch_decides_nothing():
 )
 def test_a_stated_noise_floor_decides_about_single_launches(after, floor, verdict):
     (change,) = comparison_of([1.0], [after], noise_floor=floor).changes
-    assert change.verdict == verdict and change.reason.kind is NOISE_FLOOR
+    assert change.verdict == verdict and change.judgement.reason.kind is NOISE_FLOOR
 
 
 def test_a_stated_noise_floor_does_not_overrule_what_launches_show():

@@ -124,11 +124,16 @@ def compare(
     apart = before.path != after.path
     tested, overall = _tested(several, min_change, between_runs, apart, sets) if several else ([], None)
     by_key = {change.case.key: change for change in tested}
+    for a, b in pairs:
+        if a.case.key not in by_key and a.time_s and b.time_s:
+            judgement = verdicts.by_noise_floor(a.time_s, b.time_s, min_change, noise_floor)
+            by_key[a.case.key] = Change(a.case, b.case, a.time_s, b.time_s, judgement)
     changes = [
-        replace(by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor), exposed=exposed)
+        replace(by_key[pair[0].case.key], exposed=exposed)
         for pair, exposed in zip(pairs, _exposed(before, after, pairs), strict=True)
     ]
     variance_known = all(change.case.key in between_runs for change in changes)
+    reasons = [change.judgement.reason for change in changes] + ([overall.reason] if overall else [])
     steady = apart and not variance_known
     return compared(
         (before, old),
@@ -148,7 +153,7 @@ def compare(
         ),
         remarks=tuple(_limit(changes, overall, sets) if steady else ()),
         across=axis.fields[0] if axis.fields else None,
-        assumes_steady=steady and sets.runs == (1, 1) and _by_launches(changes, overall),
+        assumes_steady=steady and sets.runs == (1, 1) and any(reason.kind is CHANGED for reason in reasons),
     )
 
 
@@ -304,12 +309,6 @@ def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool)
     return verdicts.undecided(judgement, TOO_FEW_LAUNCHES_ON_A_SIDE(fewest=verdicts.FEWEST_LAUNCHES))
 
 
-def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
-    assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
-    judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
-    return Change(old.case, new.case, old.time_s, new.time_s, judgement)
-
-
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
 def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
     """Return the change of each pair's exposed communication; None if a side has none."""
@@ -384,7 +383,7 @@ def _notices(
         yield OTHER_METHOD()
     if broken:
         yield BROKEN([case.case.key for case in broken], count=len(broken))
-    alone = [change.case.key for change in changes if change.reason.kind is ONE_LAUNCH_ON_A_SIDE]
+    alone = [change.case.key for change in changes if change.judgement.reason.kind is ONE_LAUNCH_ON_A_SIDE]
     if alone:
         yield TOO_FEW_LAUNCHES(alone, count=len(alone))
     changed = {verdict: [change.case.key for change in changes if change.verdict == verdict]
@@ -402,8 +401,8 @@ def _notices(
 
 def _beyond_launches(change: Change) -> bool:
     """Return whether the tests left the case undecided, and no advisable number of further launches would decide it."""
-    by_launches = change.reason.kind is NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
-    return by_launches and change.further_launches is None
+    by_launches = change.judgement.reason.kind is NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
+    return by_launches and change.judgement.further_launches is None
 
 
 LIMIT = Kind(
@@ -430,12 +429,6 @@ def _disturbed(*sides: Summarised) -> Iterable[Notice]:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
         if shares:
             yield from of_run(run.name, [DISTURBED(share=max(shares))])
-
-
-def _by_launches(changes: Sequence[Change], overall: Judgement | None) -> bool:
-    """Return whether a test with the between-launch variance shows a change, of a case or overall."""
-    reasons = [change.reason for change in changes] + ([overall.reason] if overall else [])
-    return any(reason.kind is CHANGED for reason in reasons)
 
 
 OVER_RUNS = Kind("over-runs", "intervals come from the variation of runs: {before} on one side, {after} on the other")

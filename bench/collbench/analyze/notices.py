@@ -60,6 +60,8 @@ COMPARED_WITH_GPUS: dict[str, Callable[[HostFacts], Any]] = {
 def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
     """Return the notices that a reader must know before trusting the table."""
     session = run.environment[0] if run.environment else {}
+    # Addresses other than loopback at which mpirun listened.
+    opened = dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment))
     return [
         *impossible(run, summaries),
         *_plan_notices(run),
@@ -74,7 +76,7 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
         *_gpu_order_notices(session),
         *_detour_notices(session),
         *_unused_rank_notices(run, session),
-        *_open_port_notices(run),
+        *(OPEN_TO_NETWORK(addresses=addresses) for addresses in opened if addresses),
     ]
 
 
@@ -276,19 +278,15 @@ def _health_notices(run: Run) -> Iterable[Notice]:
                 events.update((host, f"port {port}", why) for why in faults)
             tcp = health.get("tcp", {}).get("all", {})
             share = tcp.get("segments_again", 0) / max(FEWEST_SEGMENTS, tcp.get("segments", 0))
-            if share > RETRANSMITTED_SHARE and _meets_over_a_network(session):
+            network = session.get("job", {}).get("network", "")
+            on_loopback = network.startswith(("127.", "::1"))  # where nothing is lost
+            if share > RETRANSMITTED_SHARE and network and not on_loopback:
                 again[host].append(share)
     retransmitted = {
         (host, "TCP", RETRANSMITTED_SEGMENTS(share=max(shares))): len(shares) for host, shares in again.items()
     }
     for (host, device, why), count in (events | retransmitted).items():
         yield DEVICE_EVENT(host=host, device=device, why=(why,), launches=count, of_launches=len(launches))
-
-
-def _meets_over_a_network(session: Session) -> bool:
-    """Return whether the ranks of a session met at an address other than loopback, which loses nothing."""
-    network = session.get("job", {}).get("network", "")
-    return bool(network) and not network.startswith(("127.", "::1"))
 
 
 GPU_ORDER = Kind(
@@ -374,13 +372,6 @@ OPEN_TO_NETWORK = Kind(
     "mpirun listened on {addresses:and} while it ran, and this system cannot confine it to loopback (Linux 5.7 "
     "does, unless a container forbids pidfd_getfd)",
 )
-
-
-def _open_port_notices(run: Run) -> Iterable[Notice]:
-    """Yield a notice if mpirun listened at addresses other than loopback."""
-    for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
-        if addresses:
-            yield OPEN_TO_NETWORK(addresses=addresses)
 
 
 POLLING = Kind(

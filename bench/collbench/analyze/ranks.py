@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analyze.sessions import Clocks, Hosts, clocks_of, hosts, in_words
+from collbench.analyze.sessions import Clocks, clocks_of, hosts, in_words
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Finding, FindingKind
@@ -96,7 +96,10 @@ def late_ranks(run: Run) -> list[Finding]:
     suspicions: list[_Suspicion] = []
     tests = 0
     for key, case in cases.items():
-        nodes = _nodes(places.get((case.backend, case.world_size), {}))
+        placed = places.get((case.backend, case.world_size), {})
+        # One host, or hosts of one rank each, are no further units.
+        several = len(placed) > 1 and max(map(len, placed.values())) > 1
+        nodes = [_Unit(ranks, host) for host, ranks in placed.items()] if several else []
         suspicions += _suspicions(case, launches[key], clocks, nodes)
         tests += case.world_size + len(nodes)
     corrected = holm(np.array([suspicion.p for suspicion in suspicions]), tests)
@@ -121,13 +124,6 @@ def _shows_last_rank(samples: Samples, clocks: Clocks) -> bool:
     if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].round_by_round:
         return False
     return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None
-
-
-def _nodes(placed: Hosts) -> list[_Unit]:
-    """Return the hosts as units; none if there is one host, or if every host has one rank."""
-    if len(placed) < 2 or all(len(ranks) < 2 for ranks in placed.values()):
-        return []
-    return [_Unit(ranks, host) for host, ranks in placed.items()]
 
 
 def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: Sequence[_Unit]) -> list[_Suspicion]:

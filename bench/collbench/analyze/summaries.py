@@ -123,8 +123,10 @@ def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
     if not timed:
         return headline | _of_other_tool(tried)
     ordered = [np.sort(times) for times in series]
+    # Seconds per call by the host's clock, if there is another clock.
+    host_times = [float(np.mean(t.host_ns.max(axis=1) / t.calls)) / 1e9 for t in timed if t.host_ns is not None]
     return headline | {
-        "host_time_s": _host_time_s(timed),
+        "host_time_s": over_launches(host_times) if host_times else None,
         "foreign_cpu": _foreign_cpu(tried.good),
         **{f"p{percent}_s": _percentile(ordered, percent) for percent in intervals.FEWEST_FOR_PERCENTILE},
     }
@@ -171,12 +173,6 @@ def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | Non
     bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
     left_out = sum(usage.left_out or 0 for usage in usages)
     return replace(summary, notices=tuple(_notices(summary, bound, left_out)))
-
-
-def _host_time_s(timings: Sequence[Timings]) -> float | None:
-    """Return seconds per call by the host's clock; None if there is no other clock."""
-    times = [float(np.mean(t.host_ns.max(axis=1) / t.calls)) / 1e9 for t in timings if t.host_ns is not None]
-    return over_launches(times) if times else None
 
 
 CASE_OTHER_PROCESSES = Kind("case-other-processes", "other processes used {share:share} of the busy CPU time")

@@ -52,14 +52,10 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
     rows = [row for row in grouped(timed, lambda named: named[1].case).values() if len(row) >= FEWEST_RUNS]
     rows.sort(key=lambda row: case_order(row[0][1].case))
     means = [[np.array(summary.means_s) for _, summary in row] for row in rows]
-    floor = _noise_floor(means)
-    return [_trend(row, steps(series, min_change, len(rows), floor)) for row, series in zip(rows, means, strict=True)]
-
-
-def _noise_floor(means: Sequence[Sequence[Floats]]) -> float:
-    """Return the median noise over cases, a lower limit for the noise of each case; 0 for fewer than FEWEST_CASES."""
+    # The median noise over cases is a lower limit for the noise of each.
     noises = [_noise(series, _levels(series))[0] for series in means]
-    return float(np.median(noises)) if len(noises) >= FEWEST_CASES else 0.0
+    floor = float(np.median(noises)) if len(noises) >= FEWEST_CASES else 0.0
+    return [_trend(row, steps(series, min_change, len(rows), floor)) for row, series in zip(rows, means, strict=True)]
 
 
 def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:

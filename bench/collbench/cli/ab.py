@@ -5,7 +5,7 @@ import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,7 +74,7 @@ def ab(
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
     # If one side names an interpreter, record the interpreter of the other side too, for a resumed run.
-    usual = sys.executable if any(own.python for own in differences.values()) else None
+    usual = sys.executable if any(changes.python for changes in differences.values()) else None
     sides = {
         letter: _side(f"--{letter}", names.path_of(config), sets, differences[letter], usual)
         for letter, config in {"a": a, "b": b or a}.items()
@@ -88,25 +88,22 @@ def ab(
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
-    return run_task(task, lambda: _fingerprint(a, b, [sets, of_a, of_b, budget, min_change, each]))
+    files = [Path(side.config) for side in sides.values()]
+    options = repr([sets, of_a, of_b, budget, min_change, each]).encode()
+    return run_task(task, lambda: b"\0".join([*map(documents.read, files), options]))
 
 
-def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
-    """Return the configurations and options that must be the same in all processes of a job, as bytes."""
-    return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
-
-
-def _side(option: str, config: Path, sets: list[str], own: Difference, usual: str | None) -> Side:
+def _side(option: str, config: Path, sets: list[str], changes: Difference, usual: str | None) -> Side:
     """Make the `Side` that the command line asks for. usual: its interpreter if the command line names none."""
     path = usual
-    if own.python is not None:
+    if changes.python is not None:
         # Absolute, for a resume in another folder. Links are kept: the link identifies a virtual environment.
-        path = str(Path.cwd() / (shutil.which(own.python) or own.python))
+        path = str(Path.cwd() / (shutil.which(changes.python) or changes.python))
         check_python(f"{option} python", path)
-    settings = (*sets, *own.sets)
-    variables = [f"{name}={value}" for name, value in own.variables.items()]
-    words = [str(config), *settings, *variables, *([own.python] if own.python else [])]
-    return Side(str(config), settings, own.variables, path, " ".join(words))
+    settings = (*sets, *changes.sets)
+    variables = [f"{name}={value}" for name, value in changes.variables.items()]
+    words = [str(config), *settings, *variables, *([changes.python] if changes.python else [])]
+    return Side(str(config), settings, changes.variables, path, " ".join(words))
 
 
 def _create(

@@ -18,7 +18,7 @@ from collbench.cli.comparison import (
     run_of_sides,
     share,
 )
-from collbench.cli.output import folder_name, give
+from collbench.cli.output import folder_name
 from collbench.model.comparisons import MIN_CHANGE
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.records import Undecided
@@ -148,14 +148,11 @@ def _trend(
         ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
         ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
-    if format is not None:
-        print_as(format, lambda: comparison.trend_document(trends, names), writers)
-        return 0
 
     def draw() -> Path:
         from collbench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
         return pictures.draw_trend(trends, names, PLOTS / folder_name(f"{names[0]}-to-{names[-1]}"))
 
-    give(comparison.trend_document(trends, names), {}, draw)
+    print_as(format, lambda: comparison.trend_document(trends, names), writers, draw)
     return 0

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,7 @@ import typer
 from collbench.analyze import comparability
 from collbench.cli import output
 from collbench.cli.app import PLOTS, RESULTS
-from collbench.cli.show import show
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show
 from collbench.model import units
 from collbench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from collbench.model.errors import ConfigError, UnmeasurableError
@@ -21,7 +21,7 @@ from collbench.model.facts import Session
 from collbench.model.notices import Kind
 from collbench.model.records import Ending, EndReason, Run, Undecided
 from collbench.report import wording
-from collbench.report.blocks import Block
+from collbench.report.blocks import Blocks
 from collbench.store import folders, ledger
 
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
@@ -153,10 +153,8 @@ def print_comparison(
         ComparisonFormat.JUNIT: lambda: junit.comparison_junit(result),
         ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
-    if format is None:
-        output.give(comparison.terminal(result), {}, lambda: _draw(result, name))
-    else:
-        print_as(format, lambda: comparison.document(result), writers)
+    document, terminal = (partial(blocks, result) for blocks in (comparison.document, comparison.terminal))
+    print_as(format, document, writers, lambda: _draw(result, name), terminal)
     return exit_code(result)
 
 
@@ -167,18 +165,26 @@ def exit_code(result: Comparison) -> int:
 
 def print_as(
     format: ComparisonFormat | None,  # noqa: A002
-    document: Callable[[], Sequence[Block]],
+    document: Callable[[], Blocks],
     writers: Mapping[ComparisonFormat, Callable[[], str]],
+    draw: Callable[[], Path | None] = lambda: None,
+    terminal: Callable[[], Blocks] | None = None,
 ) -> None:
-    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its writer."""
-    if format in {None, ComparisonFormat.LINE}:
-        show(document(), format is ComparisonFormat.LINE)
-    elif format is ComparisonFormat.MARKDOWN:
-        from collbench.report import markdown  # deferred import: loads tabulate
+    """Print a document in this format; None is for a terminal, with the picture. writers: other format → its writer.
 
-        say(markdown.written(document()).rstrip("\n"))
-    else:
-        say(writers[format]().rstrip("\n"))
+    terminal: returns the blocks for a terminal, if they are not those of the document.
+    """
+    match format:
+        case None:
+            output.give((terminal or document)(), {}, draw)
+        case ComparisonFormat.LINE:
+            show(document(), quiet=True)
+        case ComparisonFormat.MARKDOWN:
+            from collbench.report import markdown  # deferred import: loads tabulate
+
+            say(markdown.written(document()).rstrip("\n"))
+        case _:
+            say(writers[format]().rstrip("\n"))
 
 
 def _draw(result: Comparison, name: str, plots: bool = True) -> Path | None:

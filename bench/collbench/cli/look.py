@@ -12,7 +12,7 @@ import typer
 
 from collbench.catalog.registry import PACKAGES
 from collbench.cli.app import RESULTS, RunName
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show, show_hanging
 from collbench.model.deferred import Deferred
 from collbench.model.errors import BenchError, ConfigError, UnmeasurableError
 from collbench.model.notices import Notice
@@ -125,7 +125,6 @@ def diagnose(
 ) -> None:
     """Name ranks that arrive last more often than by chance, and links that the operation pairwise finds slow."""
     from collbench.analyze import analysis
-    from collbench.cli.show import show
     from collbench.report import findings, machine_format
 
     path = folders.find(RESULTS, run)
@@ -143,7 +142,6 @@ NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS) -> None:
     """Models are those that a configuration can name; variables those that `env` may set."""
-    from collbench.cli.show import show
     from collbench.config import names
     from collbench.report import listings
 
@@ -190,7 +188,6 @@ def doctor() -> int:
     Exit code 1 if gloo or nccl fails, 3 without gloo. In a job, the first process of each host answers for it.
     """
     from collbench.catalog.backends import BACKENDS
-    from collbench.cli.show import show_hanging
     from collbench.launch import doctor as examination
     from collbench.launch import job
     from collbench.machine import environment, host, network

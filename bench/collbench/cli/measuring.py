@@ -71,8 +71,8 @@ class Watch(Protocol):
 def source(config: Path) -> ConfigSource:
     """Read the configuration in a file. Raises ConfigError if there is no configuration of this name."""
     path = names.path_of(config)
-    raw, own = documents.read(path), names.FOLDERS[1] / path.name
-    hides = path != config and own.exists() and documents.read(own) != raw
+    raw, shipped = documents.read(path), names.FOLDERS[1] / path.name
+    hides = path != config and shipped.exists() and documents.read(shipped) != raw
     return ConfigSource(raw, str(path), path.stem, hides)
 
 

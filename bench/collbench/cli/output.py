@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collbench.cli.app import PLOTS, RESULTS
-from collbench.cli.show import show
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show
 from collbench.model.conclusions import Analysis
 from collbench.model.errors import BenchError, StoreError
 from collbench.model.records import Run

@@ -15,8 +15,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.variables import allowed
 from collbench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
 from collbench.cli.measuring import kept_of, parsed, source
-from collbench.cli.show import show
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show
 from collbench.config import models as configuration
 from collbench.config import names
 from collbench.config.models import Config
@@ -60,8 +59,8 @@ def plan(
     expanded = planning.expand(settings, machine, seed, kept_of(settings))
     show(planned.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
-        own = host.facts() | {"variables": allowed(environment.of_ranks().items())}
-        here = machine_of_sessions(facts.environment_of([{"host": own}]), expanded.settings.sampling)
+        this_host = host.facts() | {"variables": allowed(environment.of_ranks().items())}
+        here = machine_of_sessions(facts.environment_of([{"host": this_host}]), expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)

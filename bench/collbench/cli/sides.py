@@ -144,12 +144,12 @@ def _until_decided(
     from collbench.analyze import pairs
 
     def look(share: float) -> Ending | None:
-        """Judge the pairs made so far, when this share of the budget is spent; return why to end, or None."""
-        state.looks = [look for look in state.looks if look[0] < made] + [(made, round(min(share, 1.0), 4))]
+        """Judge the pairs so far, when this share of the budget is spent; return why to end, or None."""
+        state.looks = [look for look in state.looks if look[0] < count] + [(count, round(min(share, 1.0), 4))]
         folders.write_ab(path, state)
         judged = pairs.look(measured.cases(), state.looks, state.min_change)
-        progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
-        why = pairs.why_end(judged, made, state.each)
+        progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], count)
+        why = pairs.why_end(judged, count, state.each)
         if why is not None and judged.names_a_change:
             state.decided = why
             folders.write_ab(path, state)
@@ -159,23 +159,23 @@ def _until_decided(
         """Return whether this is the first pair, or a pair that is complete already."""
         return number == 1 or all(measured.complete(side, number) for side in SIDES)
 
-    made, last_look, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
+    count, last_look, most = 0, max((look[0] for look in state.looks), default=0), pairs.LOOKS[-1]
     for number in rounds.within(state.budget_s, most, due):
         if state.decided and number > 2 * last_look:
             return state.decided
         order = list(SIDES)
         random.Random(f"{state.seed}/{number}").shuffle(order)
         measure_pair([side for side in order if not measured.complete(side, number)], number)
-        made = number
-        progress.show_pairs(made, rounds.spent_s)
+        count = number
+        progress.show_pairs(count, rounds.spent_s)
         if number in pairs.LOOKS and number > last_look and not state.decided:
             why, last_look = look(rounds.spent_s / state.budget_s), number
             if why is not None and not state.decided:
                 return why
-    if state.decided or made == most:
-        return state.decided or Ending(EndReason.MOST_PAIRS, made)
-    why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
-    return why or Ending(EndReason.BUDGET, made)
+    if state.decided or count == most:
+        return state.decided or Ending(EndReason.MOST_PAIRS, count)
+    why = look(1.0) if count >= pairs.FEWEST_PAIRS else None
+    return why or Ending(EndReason.BUDGET, count)
 
 
 # ── starting the ranks of a side ─────────────────────────────────────────────────────────────────

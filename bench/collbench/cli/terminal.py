@@ -6,13 +6,20 @@ All verbs print through this module.
 
 import os
 import re
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
 from collbench.model.errors import BenchError
 from collbench.model.notices import Notice
 from collbench.model.visible import visible
+
+if TYPE_CHECKING:
+    from collbench.report.blocks import Block
 
 # Verdicts and their colours, on a terminal with colours.
 COLOURED = (
@@ -22,14 +29,29 @@ COLOURED = (
 )
 
 
-def say_verdict(text: str, err: bool = False) -> None:
-    """Print a text. Its verdicts are coloured on a terminal, unless NO_COLOR is set. err: print to stderr."""
-    from rich.console import Console  # deferred import: --help does not need it
+def show(blocks: "Sequence[Block]", quiet: bool = False, err: bool = False) -> None:
+    """Print blocks for people, not for programs, fitted to the width of the terminal. err: print to stderr.
 
+    Verdicts are coloured on a terminal, unless NO_COLOR is set. quiet: the first line of the first block, a text.
+    """
+    from rich.console import Console  # deferred imports: --help needs neither
+
+    from collbench.report.screen import fitted, plain
+
+    text = plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns())
     text, console = visible(text), Console(stderr=err)
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
         text = pattern.sub(lambda match, colour=colour: typer.style(match[0], fg=colour, bold=True), text)  # type: ignore[misc]
     typer.echo(text, err=err)
+
+
+def show_hanging(first: str, text: str) -> None:
+    """Print `first`, then `text` with a hanging indent: its further lines begin where its first line does."""
+    say(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def error_text(error: BenchError) -> str:

@@ -102,14 +102,6 @@ class Change:
     def verdict(self) -> ChangeVerdict:
         return self.judgement.verdict
 
-    @property
-    def reason(self) -> Notice:
-        return self.judgement.reason
-
-    @property
-    def further_launches(self) -> int | None:
-        return self.judgement.further_launches
-
 
 class Absence(StrEnum):
     """Reason why a run has no time for a case."""

@@ -217,13 +217,14 @@ def _verdict(change: Change) -> str:
     """Return the verdict; if undecided, also the further launches per side for a verdict with a probability of 80 %."""
     if change.verdict != INCONCLUSIVE:
         return change.verdict
-    estimated = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and change.further_launches
-    return f"undecided ({change.further_launches} more)" if estimated else "undecided"
+    more = change.judgement.further_launches
+    estimated = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and more
+    return f"undecided ({more} more)" if estimated else "undecided"
 
 
 def _reasons(result: Comparison) -> Blocks:
     """List the reasons for the verdicts, each reason once with its cases."""
-    remarks = grouped(in_order(result.changes), lambda change: sentence(change.reason))
+    remarks = grouped(in_order(result.changes), lambda change: sentence(change.judgement.reason))
     everywhere = len(result.changes)
     return items(
         text if len(changes) == everywhere else f"{text}: {', '.join(map(on_both_sides, changes))}"

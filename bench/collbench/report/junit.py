@@ -125,7 +125,8 @@ def comparison_junit(result: Comparison) -> str:
 def _sentence(change: Change) -> str:
     """Return verdict, times, ratio with its interval, p, reason, further launches to decide, exposed communication."""
     times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
-    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
+    further = change.judgement.further_launches
+    more = f"about {further} further launches would decide" if further else ""
     exposed = ""
     if change.exposed is not None:
         difference = change.exposed.difference

@@ -13,8 +13,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.cli.app import RESULTS
 from collbench.cli.output import conclude
-from collbench.cli.show import show
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show
 from collbench.machine import memory
 from collbench.model.errors import ConfigError, StoreError
 from collbench.model.records import NAME_PATTERN

@@ -16,8 +16,7 @@ from collbench.catalog.dtypes import DTYPES
 from collbench.cli.app import RESULTS
 from collbench.cli.measuring import measure
 from collbench.cli.output import analyzed, write_report
-from collbench.cli.show import show
-from collbench.cli.terminal import say
+from collbench.cli.terminal import say, show
 from collbench.config.documents import dump
 from collbench.machine import host
 from collbench.model import units

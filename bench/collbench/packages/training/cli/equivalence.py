@@ -12,7 +12,7 @@ from rich.console import Console
 
 from collbench.cli.app import PLOTS
 from collbench.cli.output import give
-from collbench.cli.show import show
+from collbench.cli.terminal import show
 from collbench.launch.launcher import Launcher
 from collbench.launch.ranks import Starter
 from collbench.launch.supervisor import run_launch
