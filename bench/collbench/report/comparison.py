@@ -66,7 +66,7 @@ LISTS = {"broken": "Measured before, failed after", "only_before": "Only before"
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def document(result: Comparison) -> Blocks:
     """Return the blocks for a file: the verdict, the evidence for it, and the method."""
-    shown: Blocks = [headline(result), Heading(f"{result.before} → {result.after}"), *_body(result)]
+    blocks: Blocks = [headline(result), Heading(f"{result.before} → {result.after}"), *_body(result)]
     method = [f"The smallest change that matters is {result.min_change * 100:g} %. {CORRECTED}"]
     if result.whole is not None:
         method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
@@ -78,7 +78,7 @@ def document(result: Comparison) -> Blocks:
         method.append(f"{turns.pairs} pairs of launches, {how}; the pair is the unit; {ended}. {sentence(turns.rule)}")
     sides = {"before": result.runs_before, "after": result.runs_after}
     several = (f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names) > 1)
-    return [*shown, *section("How it was decided", [*method, *items(several), *_reasons(result)])]
+    return [*blocks, *section("How it was decided", [*method, *items(several), *_reasons(result)])]
 
 
 def terminal(result: Comparison) -> Blocks:
@@ -88,14 +88,14 @@ def terminal(result: Comparison) -> Blocks:
 
 
 def _body(result: Comparison) -> Blocks:
-    shown = _tables(in_order(result.changes), ("A", "B") if result.in_turns else ("before", "after"))
-    shown += below("What else differs:", table(result.differences, DIFFERENCES))
+    blocks = _tables(in_order(result.changes), ("A", "B") if result.in_turns else ("before", "after"))
+    blocks += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
         unpaired: Sequence[Unpaired] = getattr(result, name)
         reasons = grouped(unpaired, wording.absence)
         lines = (f"{'; '.join(label(item.case) for item in group)}: {reason}" for reason, group in reasons.items())
-        shown += below(f"{title}:", items(lines))
-    return [*shown, *below("Warnings:", items(sentences(result.notices)))]
+        blocks += below(f"{title}:", items(lines))
+    return [*blocks, *below("Warnings:", items(sentences(result.notices)))]
 
 
 def in_order(changes: Sequence[Change]) -> list[Change]:
@@ -119,7 +119,7 @@ def headline(result: Comparison) -> str:
         parts = [f"{result.verdict}{_by(index.ratio, result.in_turns)}{_assumption(result)}", cases]
     else:
         limits = between(*map(percent, (index.ratio.low, index.ratio.high)))
-        time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _shown(index.ratio).known else "")
+        time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _bounded(index.ratio).known else "")
         parts = [f"{result.verdict}: {cases}{_assumption(result)}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.broken:
         parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
@@ -186,7 +186,7 @@ def _short(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 0.0995 else f"{ratio:.{decimals}f}"
 
 
-def _shown(ratio: Interval) -> Interval:
+def _bounded(ratio: Interval) -> Interval:
     """Return the ratio, without its interval if that spans more than MOST_SPANNED, as after two pairs of launches."""
     spans = ratio.known and ratio.high > MOST_SPANNED * ratio.low
     return Interval(ratio.value, ratio.value, ratio.value, IntervalKind.NONE) if spans else ratio
@@ -204,13 +204,13 @@ def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
         left("case", lambda row: row[0]),
         Column(before, lambda row: format_seconds(row[1].before.value)),
         Column(after, lambda row: format_seconds(row[1].after.value)),
-        Column(f"{after} / {before}", lambda row: with_interval(_shown(row[1].ratio), _short)),
+        Column(f"{after} / {before}", lambda row: with_interval(_bounded(row[1].ratio), _short)),
         left("", lambda row: _verdict(row[1])),
     ]
     exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
     explained = "Exposed communication (a step less the same step without synchronisation):"
-    shown = [*([common] if common else []), *table(rows, columns)]
-    return [*shown, *below(explained, table(exposed, EXPOSED))]
+    blocks = [*([common] if common else []), *table(rows, columns)]
+    return [*blocks, *below(explained, table(exposed, EXPOSED))]
 
 
 def _verdict(change: Change) -> str:
@@ -218,7 +218,7 @@ def _verdict(change: Change) -> str:
     if change.verdict != INCONCLUSIVE:
         return change.verdict
     more = change.judgement.further_launches
-    estimated = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and more
+    estimated = _bounded(change.ratio).kind == IntervalKind.OVER_LAUNCHES and more
     return f"undecided ({more} more)" if estimated else "undecided"
 
 
