@@ -138,7 +138,7 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
     assert not re.search(r"\]\(http|://|www\.|^\[z\]|^# Trust", text, re.MULTILINE)
     assert re.findall(r"<(?:img|a|script|link|iframe|object)\b[^>]*", html.replace('<a href="#part-', "")) == [
         "<script",
-        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size"', html),
+        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size" /', html),
     ]
     assert html.count("<img") == 1 and "Content-Security-Policy" in html and "default-src 'none'" in html
     for content in files.values():
