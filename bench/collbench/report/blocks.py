@@ -4,6 +4,7 @@ In: texts. Out: blocks, for all renderers: `markdown` writes Markdown files, `pa
 terminal. In texts, `**` marks bold text and a backtick marks code; there are no other marks.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -11,6 +12,8 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 Row = TypeVar("Row")
 Key = TypeVar("Key")
 Align = Literal["left", "right"]
+# A number and its unit, which stay on one line in a cell.
+UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 
 @dataclass(frozen=True)

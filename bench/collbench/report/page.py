@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from collbench.model.visible import visible
 from collbench.report import markdown
-from collbench.report.blocks import Block, fold
+from collbench.report.blocks import UNIT, Block, fold
 from collbench.report.labels import NOTHING
 
 if TYPE_CHECKING:  # most verbs write no page
@@ -128,7 +128,7 @@ def _mark_parts(tokens: "Sequence[Token]") -> list[str]:
 
 
 def _label_cells(tokens: "Sequence[Token]") -> None:
-    """Give each cell the header of its column, and tables the class `small` or `wide` if they are."""
+    """Give each cell the header of its column, numbers their units, and tables the class `small` or `wide`."""
     table, headers, widths, column = tokens[0], list[str](), list[int](), 0
     for token, following in itertools.pairwise(tokens):
         match token.type:
@@ -143,6 +143,8 @@ def _label_cells(tokens: "Sequence[Token]") -> None:
                 text = _text(following)
                 token.attrs |= {"data-label": headers[column]} | ({"class": "unknown"} if text in {"", NOTHING} else {})
                 widths[column] = max(widths[column], len(text))
+                for part in following.children or ():
+                    part.content = UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", part.content)
                 column += 1
             case "table_close" if sum(widths) + GAP * len(widths) <= PHONE:
                 table.attrSet("class", "small")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from collbench.report.blocks import Block, Code, Fold, Heading, Items, Picture, Table
+from collbench.report.blocks import UNIT, Block, Code, Fold, Heading, Items, Picture, Table
 
 # Spaces between two columns.
 GAP = 2
@@ -26,8 +26,6 @@ HEADINGS = 3
 NO_BREAK = "\ue000"
 # Beginning of an item or of an indented line: the lines that follow get the same indent.
 _MARK = re.compile(r"^(\s*)([-*] |\d+\. )?")
-# A number and its unit, which stay on one line.
-_UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 
 def fitted(blocks: Sequence[Block], width: int) -> str:
@@ -74,7 +72,7 @@ def _table(table: Table, width: int) -> list[str]:
 
     A number and its unit stay on one line: NO_BREAK replaces the space between them while rich wraps cells.
     """
-    cells = [[_UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
+    cells = [[UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
     columns = list(zip(*cells, strict=True))
     longest_words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]
     widths = _narrowed([max(map(cell_len, column)) for column in columns], longest_words, width)
