@@ -19,13 +19,12 @@ from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
 from collbench.model.notices import STOPPED_EARLY
 from collbench.model.pages import page as page_of
-from collbench.model.projection import TABLES, grouped
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Failure, Run, Skip
 from collbench.model.units import (
     FEW,
     first_few,
     format_bytes,
-    format_rate,
     format_rounded_bytes,
     format_seconds,
     format_share,
@@ -33,7 +32,7 @@ from collbench.model.units import (
 from collbench.planning.footprint import checked_apart
 from collbench.report import blocks, findings, labels, machine_format, markdown, tables
 from collbench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
-from collbench.report.labels import NOTHING, counted, label, size_text
+from collbench.report.labels import NOTHING, counted, label
 from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
@@ -42,6 +41,7 @@ from collbench.report.tables import (
     CaseTable,
     answer_table,
     case_details,
+    rate_text,
     terminal_tables,
     time_and_interval,
 )
@@ -214,7 +214,7 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 
     first, calls, rest = _answer(view)
     timed = view.timed_tables
-    longest = max((len(each.columns) for each in timed), default=0)
+    longest = max((len({*each.columns.values()}) for each in timed), default=0)
     fits = len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
     titles = [each.title if len(timed) > 1 else each.name for each in timed]
     written = [
@@ -268,34 +268,32 @@ def _trust(view: View) -> str:
     meaning, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
-        header = tables.columns(widths)[TABLES.column_of(worst)]
-        where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
+        where = tables.place(worst, tables.column_headers(widths))
         typical = format_share(median(widths.values()))
         phrases.append(f"typical {meaning} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
         phrases.append(f"{meaning} within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in view.calls):
-        phrases.append("there is no interval, because there is only one launch")
+        only = "there is only one launch" if view.run.plan.launches == 1 else "each case has only one good launch"
+        phrases.append(f"there is no interval, because {only}")
     phrases += [text for description in view.descriptions for text in description.precision]
     count = len(view.caveats)
     phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
     return f"**Trust**: {'; '.join(phrases)}."
 
 
-def _table_answer(shown: CaseTable) -> str:
+def _table_answer(case_table: CaseTable) -> str:
     """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
-    if not shown.members:
+    if not case_table.members:
         return "no time, because the calls take as long as reading the clock."
-    size, smallest = shown.rows[0]
-    times = [
-        f"{time_and_interval(smallest[key])} with {header}" for key, header in shown.columns.items() if key in smallest
-    ]
-    answer = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
-    best = max(shown.members, key=lambda s: s.busbw or 0.0)
-    if best.busbw:
-        answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
-        answer += f"{shown.columns[TABLES.column_of(best.case)]})"
-    return f"{answer}."
+    rows, columns = case_table.rows, case_table.columns
+    size = next(iter(rows.values()))
+    times = [f"{time_and_interval(s)} with {columns[s.case]}" for s in case_table.members if rows[s.case] == size]
+    text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
+    best = max(case_table.members, key=lambda s: s.busbw or 0.0)
+    if (rate := rate_text(best.busbw)) != NOTHING:
+        text += f". Bus bandwidth reaches {rate} GB/s ({tables.place(best.case, columns)})"
+    return f"{text}."
 
 
 def _no_answer(run: Run) -> str:
@@ -322,6 +320,8 @@ def _verified(view: View) -> str:
     apart = any(checked_apart(samples.case) for samples in run.samples)
     failed = any(samples.failure is not None for samples in run.samples)
     every = "every result that is shown was verified" if failed else "every result was verified"
+    if all(samples.failure is not None for samples in run.samples):
+        return "there is no result to verify"
     how = "results of separate calls were verified, before and after timing" if apart else every
     return "; ".join([*([how] if calls or not own else []), *own])
 
@@ -353,15 +353,17 @@ def _circumstances(view: View) -> list[str]:
     lines = []
     if cases:
         sizes = [case.size_bytes for case in cases if case.size_bytes]
-        worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
+        worlds = sorted({case.world_size for case in cases})
         backends = ", ".join(sorted({case.backend for case in cases}))
         dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
-        what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
+        ends = dict.fromkeys(map(format_bytes, (min(sizes), max(sizes)))) if sizes else {}
+        what = [backends, *dtypes, *([" to ".join(ends)] if ends else [])]
         operations = dict.fromkeys(case.op for case in cases)
         if len(operations) > FEW:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = counted(run.plan.launches, "launch")
-        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {counted(len(cases), 'case')} × {launches}")
+        what.append(f"world size{'s' * (len(worlds) > 1)} {', '.join(map(str, worlds))}")
+        lines.append(f"**What**: {', '.join(what)}; {counted(len(cases), 'case')} × {launches}")
     lines += [text for description in view.descriptions for text in description.circumstances]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
@@ -451,17 +453,24 @@ def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
     # In a job, ranks share no memory for a barrier (docs/method.md, "The barrier").
     barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
-    counts = [s.iterations // s.launches for s in summaries if s.launches] or [0]
-    each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
-    iterations, launches = ("–".join(map(str, sorted({min(n), max(n)}))) for n in (counts, each))
+    timed = [s for s in summaries if s.launches]
+    means = ["maximum over ranks"]
+    if timed:
+        means.append(f"mean over {_range([s.iterations // s.launches for s in timed])} iterations")
+    if any(s.launches > 1 for s in timed):
+        means.append(f"geometric mean over {_range([s.launches for s in timed])} launches")
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     kinds = list(dict.fromkeys(c.scheduling for c in cases))
     scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
     settings = run.plan.settings
     order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
     return (
-        f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
-        f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
+        f"How measured: {metrics} · {barrier} before each call · {clock} · {', '.join(means)} · "
         f"{scheduling}{buffers}{order} · "
         "each table states the meaning of size, GB = 10⁹ bytes"
     )
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Format the smallest and the largest count as `40–493`, or as `8` if they are equal."""
+    return "–".join(map(str, sorted({min(counts), max(counts)})))

@@ -15,12 +15,12 @@ from collbench.model.records import Run
 from collbench.model.units import format_bytes, format_seconds, format_share
 from collbench.report.labels import counted, label, ranks_text, with_interval
 from collbench.report.screen import fitted, plain
-from collbench.report.tables import tables, terminal_tables
+from collbench.report.tables import case_tables, terminal_tables
 from collbench.store.encoding import SampleLine
 
 # Fewest lines of a screen for a table; with fewer, nothing is shown.
 FEWEST_LINES = 4
-LISTED = "{shown} of {cases}, the widest intervals first; all of them come at the end"
+LISTED = "{listed} of {cases}, the {first} first; all of them come at the end"
 
 
 class LiveTable:
@@ -50,7 +50,7 @@ class LiveTable:
         timed = [summary for summary in self._current() if summary.time_s is not None]
         if not timed or height < FEWEST_LINES:
             return []
-        blocks = terminal_tables(tables(timed), only_times=True)
+        blocks = terminal_tables(case_tables(timed), only_times=True)
         full_table = [line for line in plain(fitted(blocks, width)).split("\n") if line]
         return full_table if len(full_table) <= height else self._listed(timed, width, height)
 
@@ -82,7 +82,8 @@ class LiveTable:
     def _listed(self, timed: Sequence[Summary], width: int, height: int) -> list[str]:
         """Return a line per case: cases without an interval first, by falling size, then cases by falling width."""
         widths = {s.case: s.time_s.relative_half_width for s in timed if s.time_s is not None}
-        shown = sorted(timed, key=lambda s: (-widths[s.case], -s.case.size_bytes))[: height - 1]
-        lines = [f"{label(s.case)}  {with_interval(s.time_s, format_seconds)}" for s in shown]
-        head = LISTED.format(shown=len(shown), cases=counted(self._cases, "case"))
+        listed = sorted(timed, key=lambda s: (-widths[s.case], -s.case.size_bytes))[: height - 1]
+        lines = [f"{label(s.case)}  {with_interval(s.time_s, format_seconds)}" for s in listed]
+        first = "widest intervals" if any(map(math.isfinite, widths.values())) else "largest sizes"
+        head = LISTED.format(listed=len(listed), cases=counted(self._cases, "case"), first=first)
         return [text[:width] for text in (head, *lines)]

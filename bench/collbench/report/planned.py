@@ -103,7 +103,7 @@ def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
         # Variants with the same numbers of ranks and the same sizes share a row.
         for several in grouped(KINDS.tables(cases, lambda case: case).values(), reach).values():
             cases = [case for members in several for case in members]
-            sizes = [tables.row_name(row) for row in tables.size_rows(several[0])]
+            sizes = [*dict.fromkeys(tables.row_names(several[0]).values())]
             rows.append(_PlanRow(cases, sizes, max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)))
     return table(rows, PLANNED)
 

@@ -15,7 +15,7 @@ from collbench.model.notices import INCOMPLETE
 from collbench.model.records import Case, Run
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, parts
-from collbench.report.tables import CaseTable, tables
+from collbench.report.tables import CaseTable, case_tables
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class View:
     @cached_property
     def tables(self) -> list[CaseTable]:
         """The summaries of collectives in tables."""
-        return tables(self.calls)
+        return case_tables(self.calls)
 
     @property
     def timed_tables(self) -> list[CaseTable]:
