@@ -8,6 +8,7 @@ Computes no statistics and no layout, and loads no large package.
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS, place_named
 from collbench.catalog.operation import CALL
@@ -18,6 +19,7 @@ from collbench.model.records import OPTIONS, Case, options_in
 from collbench.model.units import counted as counted
 from collbench.model.units import first_few, format_bytes, format_seconds
 
+T = TypeVar("T")
 # Replaces a number, a size or an interval that does not exist.
 NOTHING = "-"
 # Remark on times on virtual GPUs.
@@ -51,9 +53,14 @@ def size_text(size_bytes: int) -> str:
     return format_bytes(size_bytes) if size_bytes else NOTHING
 
 
+def optional(value: T | None, text: Callable[[T], str]) -> str:
+    """Format a value; a dash if there is none."""
+    return NOTHING if value is None else text(value)
+
+
 def seconds_text(value: float | None) -> str:
-    """Format a time; a dash if there is none, or if it is zero."""
-    return format_seconds(value) if value else NOTHING
+    """Format a time; a dash if there is none."""
+    return optional(value, lambda seconds: format_seconds(seconds) if seconds else "0 s")
 
 
 def ranks_text(count: int) -> str:
@@ -61,9 +68,11 @@ def ranks_text(count: int) -> str:
     return counted(count, "rank")
 
 
-def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
+def interval_text(interval: Interval | None, text: Callable[[float], str]) -> str:
     """Format an interval as `[1.00 – 1.20 ms]`; a dash if it is unknown."""
-    return f"[{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
+    if interval is None or not interval.known:
+        return NOTHING
+    return f"[{between(text(interval.low), text(interval.high))}]"
 
 
 def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:

@@ -19,7 +19,16 @@ from collbench.model.results import Unit
 from collbench.model.units import first_few, format_bytes, format_modes, format_rate, format_seconds, format_share
 from collbench.report import labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, pivot, table
-from collbench.report.labels import NOTHING, interval_text, ranks_text, seconds_text, size_text, title, with_interval
+from collbench.report.labels import (
+    NOTHING,
+    interval_text,
+    optional,
+    ranks_text,
+    seconds_text,
+    size_text,
+    title,
+    with_interval,
+)
 
 # Tables that fill a few screens; if there are more, one table contains all.
 MOST_TABLES = 6
@@ -266,7 +275,7 @@ def case_details(members: Sequence[Summary]) -> Blocks:
     """Return one row per case with all details on how far to trust it, and a line with values that are all equal."""
     several = len({s.case.scheduling for s in members}) > 1
     details: dict[str, Callable[[Summary], str]] = {
-        width(members) or "interval": lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING,
+        width(members) or "interval": lambda s: interval_text(s.time_s, format_seconds),
         "±": lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING,
         **{result.fact.title: _cell(result) for result in results.columns(Summary) if result.fact.title},
     }
@@ -322,7 +331,7 @@ def rate_text(bytes_per_s: float | None) -> str:
 UNITS: dict[Unit, Callable[[Any], str]] = {
     Unit.SECONDS: seconds_text,
     Unit.RATE: rate_text,
-    Unit.SHARE: lambda value: NOTHING if value is None else format_share(value),
+    Unit.SHARE: lambda value: optional(value, format_share),
     Unit.TEXT: lambda value: str(value) if value else NOTHING,
 }
 

@@ -6,7 +6,7 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
@@ -32,6 +32,7 @@ from collbench.report.labels import (
     counted,
     dtype_words,
     interval_text,
+    optional,
     ranks_text,
     seconds_text,
     with_interval,
@@ -42,7 +43,6 @@ from collbench.report.rows import row
 from collbench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
-N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
@@ -170,11 +170,11 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
         Column("number", lambda row: f"{row.time.calls:.3g}"),
     ]
     if any(row.size_bytes is not None for row in rows):
-        columns.append(Column("bytes", lambda row: _or_nothing(row.size_bytes, format_rounded_bytes)))
+        columns.append(Column("bytes", lambda row: optional(row.size_bytes, format_rounded_bytes)))
     if total is not None:
         columns.append(Column("in calls", lambda row: seconds_text(row.time.in_calls_s)))
     if total is not None and any(row.busbw is not None for row in rows):
-        columns.append(Column("GB/s", lambda row: _or_nothing(row.busbw, format_rate)))
+        columns.append(Column("GB/s", lambda row: optional(row.busbw, format_rate)))
     if total is not None and (total.moved_s or total.waited_s):
         columns += [
             Column("moving", lambda row: _divided(row.time, row.time.moved_s)),
@@ -182,15 +182,11 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
             Column("most for", lambda row: _waited_for(row.time, job)),
         ]
     if total is not None and total.exposed_s is not None:
-        columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
+        columns.append(Column("exposed", lambda row: optional(row.time.exposed_s, format_seconds)))
     shown = list(rows[:MOST_KINDS])
     if further := [row.time for row in rows[MOST_KINDS:]]:
         shown.append(_Row(f"{len(further)} further", together(further)))
     return table(shown, columns)
-
-
-def _or_nothing(value: N | None, text: Callable[[N], str]) -> str:
-    return NOTHING if value is None else text(value)
 
 
 def _divided(time: RecordedTime, value: float) -> str:

@@ -8,7 +8,7 @@ from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdic
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.comparison import ratio_text
 from collbench.report.junit import JUnitSuite, class_of
-from collbench.report.labels import NOTHING, interval_text, label
+from collbench.report.labels import interval_text, label, optional
 from collbench.report.machine_format import csv_text, json_text
 from collbench.report.notices import sentence
 from collbench.report.rows import cells, row
@@ -34,8 +34,8 @@ CHECKS: list[Column[Check]] = [
     left("verdict", lambda check: check.verdict),
     Column("expected GB/s", lambda check: format_rate(check.expected)),
     Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
-    Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
-    Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
+    Column("busbw GB/s", lambda check: optional(check.measured, lambda busbw: format_rate(busbw.value))),
+    Column("95 % interval", lambda check: interval_text(check.measured, format_rate)),
     left("note", lambda check: sentence(check.note) if check.note else ""),
 ]
 

@@ -20,7 +20,7 @@ from collbench.packages.training.synchronisation import (
     step_settings,
 )
 from collbench.report.blocks import Blocks, Column, items, keyed, left, section, table
-from collbench.report.labels import ranks_text
+from collbench.report.labels import ranks_text, seconds_text
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, PackageResults, PlannedText, ReportPart
 
@@ -46,7 +46,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
             *section("Scaling over numbers of ranks", scaling, 3),
         ],
         folded=folded(scenarios),
-        precision=[f"two copies of one strategy differ by up to {steps.seconds(max(noise))} per step"] if noise else [],
+        precision=[f"two copies of one strategy differ by up to {seconds_text(max(noise))} per step"] if noise else [],
         verified="the invariants of every strategy were checked before its first timed step" if checked else "",
         caveats=steps.unexplained(scenarios),
         circumstances=[f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else [],
