@@ -7,8 +7,8 @@ is the median width of the intervals.
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -83,14 +83,11 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
 
     folder: the path from the report to the pictures.
     """
-    run, shown, descriptions = view.run, view.tables, view.descriptions
-    first, others = (
-        [
-            blocks.Picture(title, f"{folder}/{name}.png")
-            for number, (title, name) in enumerate(pictures)
-            if (number == 0 or name.startswith(UNFOLDED)) is wanted
-        ]
-        for wanted in (True, False)
+    run, case_tables, descriptions = view.run, view.tables, view.descriptions
+    first = [picture for number, picture in enumerate(pictures) if number == 0 or picture[1].startswith(UNFOLDED)]
+    shown_first, others = (
+        [blocks.Picture(title, f"{folder}/{name}.png") for title, name in some]
+        for some in (first, [picture for picture in pictures if picture not in first])
     )
     package_blocks = [block for description in descriptions for block in description.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
@@ -100,15 +97,15 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
         *(answer_blocks(view, listed=True) or [_no_answer(run)]),
-        *first,
+        *shown_first,
         *section("Failed", _failed(run)),
-        *tables.sections(shown),
+        *tables.sections(case_tables),
         *package_blocks,
-        *(findings.standing_out(view.analysis) if any_findings or shown or not package_blocks else []),
+        *(findings.standing_out(view.analysis) if any_findings or case_tables or not package_blocks else []),
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
-        *fold("Everything about each case", _details(shown)),
+        *fold("Everything about each case", _details(case_tables)),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
         *(block for title, inner in folded for block in fold(title, inner)),
@@ -137,13 +134,11 @@ def _failed(run: Run) -> Blocks:
     return table(launches, columns)
 
 
-def _details(shown: Sequence[CaseTable]) -> Blocks:
+def _details(case_tables: Sequence[CaseTable]) -> Blocks:
     """Return all details on each case, table by table."""
-    blocks: Blocks = []
-    for each in shown:
-        blocks += [f"**{each.title}**"] if len(shown) > 1 else []
-        blocks += case_details(each.members)
-    return blocks
+    titles = [[f"**{case_table.title}**"] if len(case_tables) > 1 else [] for case_table in case_tables]
+    pairs = zip(titles, case_tables, strict=True)
+    return [block for title, case_table in pairs for block in (*title, *case_details(case_table.members))]
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
@@ -179,8 +174,8 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then the tables of packages.
     package_blocks = [block for description in view.descriptions for block in description.brief]
-    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *package_blocks]
-    return [*above, *shown], below
+    call_tables = terminal_tables(view.tables) if view.calls or not view.run.samples else []
+    return [*above, *call_tables, *package_blocks], below
 
 
 def problems(run: Run) -> list[str]:
@@ -214,13 +209,13 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 
     first, calls, rest = _answer(view)
     timed = view.timed_tables
-    longest = max((len({*each.columns.values()}) for each in timed), default=0)
-    fits = len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
-    titles = [each.title if len(timed) > 1 else each.name for each in timed]
-    written = [
-        block for title, each in zip(titles, timed, strict=True) for block in (f"**{title}**", *answer_table(each))
-    ]
-    return [*blocks(first), *(written if fits else blocks(calls)), *blocks(rest)]
+    longest = max((len({*case_table.columns.values()}) for case_table in timed), default=0)
+    numbers = blocks(calls)
+    if len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row:
+        titles = [case_table.title if len(timed) > 1 else case_table.name for case_table in timed]
+        pairs = zip(titles, timed, strict=True)
+        numbers = [block for title, case_table in pairs for block in (f"**{title}**", *answer_table(case_table))]
+    return [*blocks(first), *numbers, *blocks(rest)]
 
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
@@ -239,13 +234,12 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
 
 def _call_lines(view: View) -> list[str]:
     """Return a line for each of the first MOST_ANSWERED tables of collectives."""
-    timed = view.timed_tables
-    names = [each.name for each in timed]
-    lines = []
-    for each in timed[:MOST_ANSWERED]:
-        sure = replace(each, members=[s for s in each.members if not s.only_clock])
-        lines.append(f"**{each.name if names.count(each.name) == 1 else each.title}**: {_table_answer(sure)}")
-    more = len(timed) - MOST_ANSWERED
+    names = Counter(case_table.name for case_table in view.timed_tables)
+    lines = [
+        f"**{case_table.name if names[case_table.name] == 1 else case_table.title}**: {_table_answer(case_table)}"
+        for case_table in view.timed_tables[:MOST_ANSWERED]
+    ]
+    more = len(view.timed_tables) - MOST_ANSWERED
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
 
 
@@ -284,13 +278,13 @@ def _trust(view: View) -> str:
 
 def _table_answer(case_table: CaseTable) -> str:
     """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
-    if not case_table.members:
+    sure = case_table.only(lambda s: not s.only_clock)
+    if not sure.members:
         return "no time, because the calls take as long as reading the clock."
-    rows, columns = case_table.rows, case_table.columns
-    size = next(iter(rows.values()))
-    times = [f"{time_and_interval(s)} with {columns[s.case]}" for s in case_table.members if rows[s.case] == size]
+    size, columns = next(iter(sure.rows.values())), sure.columns
+    times = [f"{time_and_interval(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
     text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
-    best = max(case_table.members, key=lambda s: s.busbw or 0.0)
+    best = max(sure.members, key=lambda s: s.busbw or 0.0)
     if (rate := rate_text(best.busbw)) != NOTHING:
         text += f". Bus bandwidth reaches {rate} GB/s ({tables.place(best.case, columns)})"
     return f"{text}."
@@ -315,7 +309,7 @@ def _verified(view: View) -> str:
         return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
-    own = [description.verified for description in view.descriptions if description.verified]
+    of_packages = [description.verified for description in view.descriptions if description.verified]
     calls = any(not OPERATIONS[samples.case.op].verifies_itself for samples in run.samples)
     apart = any(checked_apart(samples.case) for samples in run.samples)
     failed = any(samples.failure is not None for samples in run.samples)
@@ -323,7 +317,7 @@ def _verified(view: View) -> str:
     if all(samples.failure is not None for samples in run.samples):
         return "there is no result to verify"
     how = "results of separate calls were verified, before and after timing" if apart else every
-    return "; ".join([*([how] if calls or not own else []), *own])
+    return "; ".join([*([how] if calls or not of_packages else []), *of_packages])
 
 
 # ── cases, machine and method ────────────────────────────────────────────────────────────────────

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.records import Run
 from collbench.model.units import format_bytes, format_seconds, format_share
 from collbench.report.labels import counted, label, ranks_text, with_interval
 from collbench.report.screen import fitted, plain
 from collbench.report.tables import case_tables, terminal_tables
+from collbench.report.view import is_call
 from collbench.store.encoding import SampleLine
 
 # Fewest lines of a screen for a table; with fewer, nothing is shown.
@@ -33,7 +33,7 @@ class LiveTable:
         self._waiting: list[SampleLine] = []
         # Samples after the first round, until complete samples come.
         self._first: Sequence[SampleLine] = ()
-        self._cases = sum(OPERATIONS[case.op].rank is None for case in run.plan.cases)
+        self._cases = sum(is_call(case) for case in run.plan.cases)
         self._summaries: Sequence[Summary] = ()
 
     def take(self, line: SampleLine) -> None:
@@ -75,7 +75,7 @@ class LiveTable:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
             so_far = [*self._samples, *(line.samples for line in self._first)]
-            collective_samples = [samples for samples in so_far if OPERATIONS[samples.case.op].rank is None]
+            collective_samples = [samples for samples in so_far if is_call(samples.case)]
             self._summaries = self._summarize(replace(self._run, samples=collective_samples))
         return self._summaries
 

@@ -6,7 +6,6 @@ In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.catalog.collectives import OPERATIONS
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, Machine, Plan
 from collbench.model.units import first_few, format_rounded_bytes, format_seconds, format_share
@@ -17,6 +16,7 @@ from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.labels import NOTHING, counted, variety
 from collbench.report.notices import sentence
 from collbench.report.parts import parts
+from collbench.report.view import is_call
 
 
 def plan(plan: Plan, machine: Machine) -> Blocks:
@@ -33,13 +33,13 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
             ]
         )
     )
-    calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
+    calls = [case for case in plan.cases if is_call(case)]
     package_texts = [part.planned(plan, machine) for part in parts()]
     scenes = [block for text in package_texts for block in text.scenes]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]
     shown = [*_plan_table(plan, calls), *scenes]
-    if not scenes and (others := [labels.label(case) for case in plan.cases if OPERATIONS[case.op].rank is not None]):
+    if not scenes and (others := [labels.label(case) for case in plan.cases if not is_call(case)]):
         shown.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")

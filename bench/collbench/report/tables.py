@@ -66,10 +66,9 @@ class CaseTable:
         """The title without the words in brackets, such as `all_reduce on gloo`."""
         return self.title.partition(" (")[0]
 
-    @property
-    def timed(self) -> "CaseTable":
-        """The table without the cases that have no time."""
-        return replace(self, members=[summary for summary in self.members if summary.time_s is not None])
+    def only(self, wanted: Callable[[Summary], bool]) -> "CaseTable":
+        """Return the table of some of its summaries."""
+        return replace(self, members=[summary for summary in self.members if wanted(summary)])
 
 
 def case_tables(summaries: Sequence[Summary]) -> list[CaseTable]:
