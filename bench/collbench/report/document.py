@@ -36,15 +36,7 @@ from collbench.report.labels import NOTHING, counted, label
 from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
-from collbench.report.tables import (
-    NOTHING_MEASURED,
-    CaseTable,
-    answer_table,
-    case_details,
-    rate_text,
-    terminal_tables,
-    time_and_interval,
-)
+from collbench.report.tables import NOTHING_MEASURED, CaseTable, answer_table, case_details, rate_text, time_text
 from collbench.report.view import View
 
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
@@ -174,7 +166,7 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then the tables of packages.
     package_blocks = [block for description in view.descriptions for block in description.brief]
-    call_tables = terminal_tables(view.tables) if view.calls or not view.run.samples else []
+    call_tables = tables.terminal_tables(view.tables) if view.calls or not view.run.samples else []
     return [*above, *call_tables, *package_blocks], below
 
 
@@ -282,7 +274,7 @@ def _table_answer(case_table: CaseTable) -> str:
     if not sure.members:
         return "no time, because the calls take as long as reading the clock."
     size, columns = next(iter(sure.rows.values())), sure.columns
-    times = [f"{time_and_interval(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
+    times = [f"{time_text(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
     text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
     best = max(sure.members, key=lambda s: s.busbw or 0.0)
     if (rate := rate_text(best.busbw)) != NOTHING:

@@ -215,10 +215,11 @@ def case_grid(
     summaries = {summary.case: summary for case_table in tables for summary in case_table.members}
     names = {case: name for case_table in tables for case, name in case_table.rows.items()}
     headers = column_headers(summaries)
-    if short:
-        cells = [Column("", time_width_and_rate if rates else time_and_width)]
+    if short and rates:
+        cells = [Column("", _time_and_rate)]
     else:
-        cells = [Column("", time_and_interval), *([Column("GB/s", lambda s: rate_text(s.busbw))] if rates else [])]
+        every = [Column[Summary]("", lambda s: time_text(s, short)), Column("GB/s", lambda s: rate_text(s.busbw))]
+        cells = every[: 1 + rates]
     grid = pivot(
         [summaries[case] for case in names],
         [*leading, Column("size", lambda s: names[s.case])],
@@ -264,7 +265,7 @@ def answer_table(case_table: CaseTable) -> Blocks:
         [left("", lambda s: case_table.columns[s.case])],
         (lambda s: sizes[s.case], [smallest, largest]),
         [
-            Column("", time_and_interval),
+            Column("", time_text),
             Column("GB/s", lambda s: rate_text(s.busbw) if sizes[s.case] == largest else NOTHING),
         ],
     )
@@ -335,23 +336,22 @@ UNITS: dict[Unit, Callable[[Any], str]] = {
 }
 
 
-def time_and_interval(summary: Summary) -> str:
-    """Format as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the half-width exceeds the time."""
+def time_text(summary: Summary, short: bool = False) -> str:
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `627 µs ±108 %, too noisy` if the half-width exceeds the time.
+
+    short: format as `1.10 ms ±9 %` always.
+    """
     time_s = summary.time_s
-    if time_s is not None and time_s.known and time_s.relative_half_width > 1:
-        return f"{time_and_width(summary)}, too noisy"
-    return FAILED if time_s is None else with_interval(time_s, format_seconds)
+    if time_s is None:
+        return FAILED
+    noisy = time_s.known and time_s.relative_half_width > 1
+    if not (short or noisy):
+        return with_interval(time_s, format_seconds)
+    width = f" ±{format_share(time_s.relative_half_width)}" if time_s.known else ""
+    return f"{format_seconds(time_s.value)}{width}{'' if short else ', too noisy'}"
 
 
-def time_width_and_rate(summary: Summary) -> str:
+def _time_and_rate(summary: Summary) -> str:
     """Format time, half-width and bus bandwidth as `1.86 ms ±97 % (0.281)`."""
     rate = rate_text(summary.busbw)
-    return time_and_width(summary) + (f" ({rate})" if summary.time_s and rate != NOTHING else "")
-
-
-def time_and_width(summary: Summary) -> str:
-    """Format time and half-width as `1.86 ms ±97 %`."""
-    if summary.time_s is None:
-        return FAILED
-    width = f" ±{format_share(summary.time_s.relative_half_width)}" if summary.time_s.known else ""
-    return f"{format_seconds(summary.time_s.value)}{width}"
+    return time_text(summary, short=True) + (f" ({rate})" if summary.time_s and rate != NOTHING else "")
