@@ -179,8 +179,8 @@ def parts_on_both_sides(before: Case, after: Case) -> list[str]:
         return [a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True)]
     shared = [word for word in old if word in new]
     default = "default" if before.scheduling == after.scheduling else "normal scheduling"
-    own = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
-    return [*shared, " → ".join(own)]
+    differing = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
+    return [*shared, " → ".join(differing)]
 
 
 def on_both_sides(pair: Change | Unpaired) -> str:
@@ -223,7 +223,7 @@ def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     Example: from `a · x · 1 KiB` and `a · x · 2 KiB`, `a · x`, then `1 KiB` and `2 KiB`. If labels have different
     numbers of parts, only common parts at the beginning count.
     """
-    names = [SEPARATOR.join(own) for own in parts]
+    names = [SEPARATOR.join(of_label) for of_label in parts]
     if len(parts) < 2:
         return "", names
     if len({len(label_parts) for label_parts in parts}) > 1:

@@ -38,9 +38,9 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     scenes = [block for text in package_texts for block in text.scenes]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]
-    shown = [*_plan_table(plan, calls), *scenes]
+    blocks = [*_plan_table(plan, calls), *scenes]
     if not scenes and (others := [labels.label(case) for case in plan.cases if not is_call(case)]):
-        shown.append(first_few(others, separator="\n"))
+        blocks.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in package_texts for words in text.how)]
@@ -55,7 +55,7 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     faults = [f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults]
-    return [*shown, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
+    return [*blocks, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
 
 
 def _skipped(plan: Plan) -> Blocks:

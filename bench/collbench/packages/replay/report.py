@@ -60,15 +60,15 @@ REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; bo
 def sections(analysis: Analysis) -> Blocks:
     """Return the sections on the recorded job and on each of its replayed steps."""
     replays = replays_of(analysis)
-    shown: Blocks = []
+    blocks: Blocks = []
     if replays.recorded is not None:
-        shown += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
+        blocks += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
     for step in replays.steps:
-        shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
-        shown += [*replay_table(step), REPLAY_EXPLAINED]
+        blocks += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
+        blocks += [*replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
-            shown += ["Not as recorded:", *items(sentences(step.changes))]
-    return shown
+            blocks += ["Not as recorded:", *items(sentences(step.changes))]
+    return blocks
 
 
 def brief(analysis: Analysis) -> Blocks:
@@ -80,23 +80,23 @@ def brief(analysis: Analysis) -> Blocks:
 
 def recorded_parts(job: RecordedJob) -> Blocks:
     """Return the account of the time in calls: a sentence, tables by kind and by group, and withheld conclusions."""
-    shown: Blocks = [recorded_sentence(job)]
+    blocks: Blocks = [recorded_sentence(job)]
     kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
-    shown += _recorded_table("calls", kinds, job)
+    blocks += _recorded_table("calls", kinds, job)
     if len(job.groups) > 1:
-        shown += _recorded_table("group", [_Row(*group) for group in job.groups], job)
+        blocks += _recorded_table("group", [_Row(*group) for group in job.groups], job)
     if any(kind.busbw is not None for kind in job.kinds) and job.total is not None:
-        shown.append(RATE_EXPLAINED)
+        blocks.append(RATE_EXPLAINED)
     if job.total is not None:
         divided = job.total.moved_s or job.total.waited_s
         explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
-        shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+        blocks.append(" ".join([RECORDED_EXPLAINED, *explained]))
     if job.late is not None:
-        shown.append(NEXT.format(rank_named(job, job.late[0])))
+        blocks.append(NEXT.format(rank_named(job, job.late[0])))
     if job.ends_late is not None:
         rank_text = rank_named(job, job.ends_late[0])
-        shown.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
-    return [*shown, *below("Unknown:", items(sentences(job.withheld)))]
+        blocks.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
+    return [*blocks, *below("Unknown:", items(sentences(job.withheld)))]
 
 
 def recorded_json(job: RecordedJob) -> Json:
@@ -183,10 +183,10 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
         ]
     if total is not None and total.exposed_s is not None:
         columns.append(Column("exposed", lambda row: optional(row.time.exposed_s, format_seconds)))
-    shown = list(rows[:MOST_KINDS])
+    most = list(rows[:MOST_KINDS])
     if further := [row.time for row in rows[MOST_KINDS:]]:
-        shown.append(_Row(f"{len(further)} further", together(further)))
-    return table(shown, columns)
+        most.append(_Row(f"{len(further)} further", together(further)))
+    return table(most, columns)
 
 
 def _divided(time: RecordedTime, value: float) -> str:

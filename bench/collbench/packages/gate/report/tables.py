@@ -22,11 +22,11 @@ def checks_document(result: CheckedTable, run: str) -> Blocks:
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
-    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
+    blocks: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
     if result.index is not None and len(checks) > 1:
-        shown.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
+        blocks.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
-    return [*shown, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
+    return [*blocks, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
 
 
 CHECKS: list[Column[Check]] = [

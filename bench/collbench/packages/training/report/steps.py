@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from collbench.model import results
 from collbench.model.conclusions import Interval
@@ -337,7 +338,8 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
 
 def memory(scenario: ScenarioAnalysis) -> Blocks:
     """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
-    return [*shown, MEMORY] if (shown := memory_table(scenario)) else []
+    measured = memory_table(scenario)
+    return [*measured, MEMORY] if measured else []
 
 
 def memory_table(scenario: ScenarioAnalysis) -> Blocks:
@@ -434,38 +436,26 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
         where = f" ({title})" if len(scenarios) > 1 else ""
         checks += [(result.name + where, check) for result in scenario.results for check in result.checks]
     kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
-    return table(
-        [(kind, [(name, check) for name, check in checks if check.invariant == kind]) for kind in kinds], CHECKED
-    )
+    rows = [_invariant_row(kind, [pair for pair in checks if pair[1].invariant == kind]) for kind in kinds]
+    return table(rows, [left(header, itemgetter(number)) for number, header in enumerate(INVARIANT_HEADERS)])
 
 
-Checks = list[tuple[str, InvariantCheck]]
+INVARIANT_HEADERS = ("invariant", "requirement", "valid for", "VIOLATED by", "does not apply")
 
 
-def _violating(checks: Checks) -> set[str]:
-    return {strategy for strategy, check in checks if check.ok is False}
-
-
-def _holds(checks: Checks) -> str:
-    """Return the number of strategies that keep an invariant, without any violation in any launch."""
-    kept = {strategy for strategy, check in checks if check.ok}
-    return str(len(kept - _violating(checks))) if checks else "not checked"
-
-
-def _without(checks: Checks) -> str:
-    """Return the reasons why an invariant does not apply, with the number of strategies."""
-    judged = {strategy for strategy, check in checks if check.ok is not None}
-    reasons = Counter(check.text for strategy, check in checks if check.ok is None and strategy not in judged)
-    return _listed(f"{count} × {text}" for text, count in reasons.items())
-
-
-CHECKED: list[Column[tuple[str, Checks]]] = [
-    left("invariant", lambda row: row[0]),
-    left("requirement", lambda row: INVARIANTS.get(row[0], NOTHING)),
-    Column("valid for", lambda row: _holds(row[1])),
-    left("VIOLATED by", lambda row: _listed(f"{name}: {check.text}" for name, check in row[1] if check.ok is False)),
-    left("does not apply", lambda row: _without(row[1])),
-]
+def _invariant_row(invariant: str, checks: Sequence[tuple[str, InvariantCheck]]) -> list[str]:
+    """Return the cells of an invariant. checks: names of strategies, and their checks of it in all launches."""
+    violations = {f"{name}: {check.text}": name for name, check in checks if check.ok is False}
+    kept = {name for name, check in checks if check.ok} - {*violations.values()}
+    judged = {name for name, check in checks if check.ok is not None}
+    reasons = Counter(check.text for name, check in checks if name not in judged)
+    return [
+        invariant,
+        INVARIANTS.get(invariant, NOTHING),
+        str(len(kept)) if checks else "not checked",
+        _listed(violations),
+        _listed(f"{count} × {text}" for text, count in reasons.items()),
+    ]
 
 
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
@@ -475,9 +465,9 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
         SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
         for parts in labels.case_parts(list(scenarios))
     ]
-    tables = zip(titles, scenarios.values(), strict=True)
-    shown = [block for title, rows in tables for block in [f"**{title}**", *table(rows, SCALED)]]
-    return [*shown, SCALING] if shown else []
+    titled = zip(titles, scenarios.values(), strict=True)
+    tables = [block for title, rows in titled for block in [f"**{title}**", *table(rows, SCALED)]]
+    return [*tables, SCALING] if tables else []
 
 
 def _efficiency(point: ScalingPoint) -> str:
