@@ -439,6 +439,9 @@ def test_a_report_names_the_hardware_that_measured(backend, machine):
     run = run_of((dataclasses.replace(CASES[0], backend=backend),))
     run = dataclasses.replace(run, environment=[{"host": host}])
     assert document._where(run) == [run.name, *machine]
+    assert document.machine_lines({}) == [] and document.machine_lines({"host": {"cpu": host["cpu"]}}) == [
+        "**On**: 16 cores, A CPU"
+    ]
 
 
 def test_a_time_that_is_only_the_clocks_is_not_an_answer():

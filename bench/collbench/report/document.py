@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
@@ -24,7 +23,6 @@ from collbench.model.records import Case, Failure, Run, Skip
 from collbench.model.units import (
     FEW,
     first_few,
-    format_bytes,
     format_rounded_bytes,
     format_seconds,
     format_share,
@@ -315,21 +313,24 @@ def _verified(view: View) -> str:
 # ── cases, machine and method ────────────────────────────────────────────────────────────────────
 def _subject(run: Run) -> str:
     """Return the operations of the run, and the time when it began."""
-    operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
-    named = first_few(operations)
-    if run.imported is not None:
-        return f"{named}, imported"
-    return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+    named = first_few(sorted({case.op for case in run.plan.cases}) or ["nothing"])
+    started = str(run.manifest.get("started") or "")[:16].replace("T", " ")
+    return ", ".join([named, *(["imported"] if run.imported is not None else known(("{} UTC", started)))])
 
 
 def _where(run: Run) -> list[str]:
     """Return short texts on the run: its name, which has its time, the machine, and the version of torch."""
-    host: Any = run.environment[0].get("host", {}) if run.environment else {}
-    cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
-    cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
-    gpus = [gpu.get("name") for gpu in host.get("gpus", []) if "nccl" in {case.backend for case in run.plan.cases}]
-    machine = dict.fromkeys(gpus) or (cpu.get("model"), cores)
-    return [str(text) for text in (run.name, *machine, f"torch {torch}" if torch else "") if text]
+    host: HostFacts = run.environment[0].get("host", {}) if run.environment else {}
+    cpu = host.get("cpu", {})
+    uses_gpus = "nccl" in {case.backend for case in run.plan.cases}
+    gpus = dict.fromkeys(str(gpu.get("name")) for gpu in host.get("gpus", []) if uses_gpus)
+    machine = [*gpus] or known(("{}", cpu.get("model")), ("{} cores", cpu.get("usable_cores")))
+    return [run.name, *machine, *known(("torch {}", host.get("packages", {}).get("torch")))]
+
+
+def known(*facts: tuple[str, object]) -> list[str]:
+    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
+    return [template.format(value) for template, value in facts if value]
 
 
 def _circumstances(view: View) -> list[str]:
@@ -337,19 +338,12 @@ def _circumstances(view: View) -> list[str]:
     run, cases, summaries = view.run, view.run.plan.cases, view.analysis.summaries
     session = run.environment[0] if run.environment else {}
     lines = []
+    operations = dict.fromkeys(case.op for case in cases)
+    if len(operations) > FEW:
+        lines.append(f"**Operations**: {', '.join(operations)}")
     if cases:
-        sizes = [case.size_bytes for case in cases if case.size_bytes]
-        worlds = sorted({case.world_size for case in cases})
-        backends = ", ".join(sorted({case.backend for case in cases}))
-        dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
-        ends = dict.fromkeys(map(format_bytes, (min(sizes), max(sizes)))) if sizes else {}
-        what = [backends, *dtypes, *([" to ".join(ends)] if ends else [])]
-        operations = dict.fromkeys(case.op for case in cases)
-        if len(operations) > FEW:
-            lines.append(f"**Operations**: {', '.join(operations)}")
-        launches = counted(run.plan.launches, "launch")
-        what.append(f"world size{'s' * (len(worlds) > 1)} {', '.join(map(str, worlds))}")
-        lines.append(f"**What**: {', '.join(what)}; {counted(len(cases), 'case')} × {launches}")
+        counts = f"{counted(len(cases), 'case')} × {counted(run.plan.launches, 'launch')}"
+        lines.append(f"**What**: {labels.span(cases)}; {counts}")
     lines += [text for description in view.descriptions for text in description.circumstances]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
@@ -363,11 +357,9 @@ def _circumstances(view: View) -> list[str]:
         ]
         lines.append(f"**From**: {', '.join(run.imported.get('tool', []))}, imported; {', '.join(files)}")
         machine: ReportedFacts = session.get("imported", {})
-        where = [", ".join(machine.get("hosts", [])), str(machine.get("devices", ""))]
-        if any(where):
-            lines.append(f"**On** (as the file says): {': '.join(filter(None, where))}")
-        if machine.get("nccl"):
-            lines.append(f"**With** (as the file says): NCCL {machine['nccl']}")
+        where = known(("{}", ", ".join(machine.get("hosts", []))), ("{}", machine.get("devices")))
+        lines += known(("**On** (as the file says): {}", ": ".join(where)))
+        lines += known(("**With** (as the file says): NCCL {}", machine.get("nccl")))
     else:
         lines += machine_lines(session)
     lines.append(f"**Data**: {_verified(view)}")
@@ -386,25 +378,30 @@ def machine_lines(session: Session) -> list[str]:
         job = session["job"]
         lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {first_few(names)}")
     host: HostFacts = session.get("host", {})
-    if not host:
-        return lines
     cpu = host.get("cpu", {})
-    lines.append(
-        f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
-        f"{format_rounded_bytes(host.get('memory_bytes', 0))} of memory, kernel {host.get('kernel')}"
-        + (", in a virtual machine" if cpu.get("hypervisor") == "yes" else "")
+    machine = known(
+        ("{} cores", cpu.get("usable_cores")),
+        ("{}", cpu.get("model")),
+        ("{} of memory", format_rounded_bytes(memory) if (memory := host.get("memory_bytes")) else None),
+        ("kernel {}", host.get("kernel")),
+        ("in a virtual machine", cpu.get("hypervisor") == "yes"),
     )
-    lines += [f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}" for gpu in host.get("gpus", [])]
+    gpus = [known(("{}", gpu.get("name")), ("driver {}", gpu.get("driver"))) for gpu in host.get("gpus", [])]
     # The versions of NCCL and MPI that the ranks had loaded.
     ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
-    loaded = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
-    libraries = [f"{name}{version}" for name, versions in loaded.items() for version in sorted(filter(None, versions))]
-    software = [
-        f"torch {host.get('packages', {}).get('torch')}",
-        f"Python {host.get('python')}",
-        f"CollBench {host.get('collbench')} (commit {host.get('commit')})",
+    software = known(
+        ("torch {}", host.get("packages", {}).get("torch")),
+        ("Python {}", host.get("python")),
+        ("CollBench {}", " ".join(known(("{}", host.get("collbench")), ("(commit {})", host.get("commit"))))),
+        *(("NCCL {}", version) for version in sorted({str(rank.get("nccl") or "") for rank in ranks})),
+        *(("{}", version) for version in sorted({str(rank.get("mpi") or "") for rank in ranks})),
+    )
+    return [
+        *lines,
+        *known(("**On**: {}", ": ".join(known(("{}", host.get("hostname")), ("{}", ", ".join(machine)))))),
+        *(f"**GPU**: {gpu if n == 1 else f'{n} × {gpu}'}" for gpu, n in Counter(map(", ".join, gpus)).items()),
+        *known(("**With**: {}", ", ".join(software))),
     ]
-    return [*lines, f"**With**: {', '.join([*software, *libraries])}"]
 
 
 def duration(manifest: Manifest) -> str:

@@ -88,6 +88,12 @@ def between(low: str, high: str) -> str:
     return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
 
 
+def enumerated(values: Iterable[object], last: str = "and") -> str:
+    """Join values as `2, 3 and 4`. last: the word before the last of them."""
+    texts = [*map(str, values)]
+    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
 # ── parts of cases ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class CasePart:

@@ -11,7 +11,7 @@ from collbench.model.records import Json
 from collbench.model.units import format_bytes, format_share
 from collbench.packages.bits.conclusions import Baseline, BitsRow, Differing
 from collbench.report.blocks import Blocks, Heading, items, left, pivot, section
-from collbench.report.labels import counted, dtype_words, ranks_text
+from collbench.report.labels import counted, dtype_words, enumerated, ranks_text
 
 # Largest number of sentences on differences; the rest is in bits.json.
 MOST_SENTENCES = 24
@@ -50,16 +50,10 @@ def brief(rows: Sequence[BitsRow]) -> Blocks:
     same = [key for key, members in rows_of.items() if all(row.identical and not row.wrong for row in members)]
     worlds_of = {name: tuple(world for _, world in keys) for name, keys in grouped(same, lambda key: key[0]).items()}
     lines = [
-        f"identical in every variation on {_listed(worlds)}: {', '.join(names)}"
+        f"identical in every variation on {enumerated(worlds)} rank{'s' * (worlds != (1,))}: {', '.join(names)}"
         for worlds, names in grouped(worlds_of, lambda name: worlds_of[name]).items()
     ]
     return [*results([row for row in rows if (_name(row), row.case.world_size) not in same]), *lines]
-
-
-def _listed(worlds: Sequence[int]) -> str:
-    """Format as `2, 3 and 4 ranks`."""
-    *most, last = worlds
-    return f"{', '.join(map(str, most))}{' and ' if most else ''}{ranks_text(last)}"
 
 
 def results(rows: Sequence[BitsRow]) -> Blocks:
