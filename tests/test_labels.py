@@ -21,16 +21,21 @@ def test_titles_and_labels_name_every_difference():
         assert labels.title(other) != labels.title(CASE)
         if option.name != "depth":
             assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
-        lengths = [len(each.members) for each in tables.tables([Summary(c) for c in (CASE, other)])]
+        lengths = [len(each.members) for each in tables.case_tables([Summary(c) for c in (CASE, other)])]
         assert lengths == ([2] if option.name == "scheduling" else [1, 1])
 
 
 def test_two_schedulings_are_columns_of_one_table():
     both = [replace(CASE, world_size=n, scheduling=name) for name in ("batch", "normal") for n in (4, 2)]
-    assert [*tables.columns(both).values()] == ["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"]
-    assert [*tables.columns(both[:2]).values()] == ["2 ranks", "4 ranks"]
+    assert [*tables.column_headers(both).values()] == [
+        "2 ranks normal",
+        "2 ranks batch",
+        "4 ranks normal",
+        "4 ranks batch",
+    ]
+    assert [*tables.column_headers(both[:2]).values()] == ["2 ranks", "4 ranks"]
     assert tables.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
-    (shown,) = tables.tables([Summary(case) for case in both])
+    (shown,) = tables.case_tables([Summary(case) for case in both])
     assert shown.title == labels.title(CASE)
 
 
@@ -75,9 +80,7 @@ def requested(case, size):
 def test_sizes_that_were_equal_before_rounding_are_one_row():
     two, three, *large = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
     cases = [two, requested(three, 4096), large[0], *(requested(case, 2**20) for case in large[1:])]
-    rows = tables.size_rows(cases)
-    assert [tables.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
-    assert [len(row) for row in rows] == [2, 3]
+    assert [*tables.row_names(cases).values()] == ["≤ 4 KiB"] * 2 + ["≤ 1 MiB"] * 3
     (note,) = tables.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
     assert requested(three, 4096) == three  # the requested size distinguishes no cases

@@ -138,7 +138,7 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
     assert not re.search(r"\]\(http|://|www\.|^\[z\]|^# Trust", text, re.MULTILINE)
     assert re.findall(r"<(?:img|a|script|link|iframe|object)\b[^>]*", html.replace('<a href="#part-', "")) == [
         "<script",
-        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size"', html),
+        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size" /', html),
     ]
     assert html.count("<img") == 1 and "Content-Security-Policy" in html and "default-src 'none'" in html
     for content in files.values():
@@ -405,13 +405,13 @@ def test_the_answer_names_all_ranks_of_the_smallest_size_also_if_it_was_rounded_
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
-    shown = written(tables.terminal_tables(tables.tables(summarize(run))))
+    shown = written(tables.terminal_tables(tables.case_tables(summarize(run))))
     assert shown.count("\n|:--") == 1 and all(f"**{op} on gloo**" in shown for op in CALLS)
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 ANSWERED = Case("all_reduce", "gloo", 2, "float32", 1024)
-USUAL = Summary(ANSWERED, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"), busbw=1e6, launches=8, iterations=400)
+USUAL = Summary(ANSWERED, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"), busbw=1e8, launches=8, iterations=400)
 
 
 def answer(*summaries, notices=()):
@@ -420,8 +420,17 @@ def answer(*summaries, notices=()):
 
 def test_the_answer_pairs_each_time_with_its_interval():
     first, trust = answer(USUAL)
-    assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] with 2 ranks" in first and "0.001 GB/s (1 KiB, 2 ranks)" in first
+    assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] with 2 ranks" in first and "0.1 GB/s (2 ranks, 1 KiB)" in first
     assert "±15 %" in trust
+
+
+def test_a_caption_names_only_what_a_case_has():
+    single = dataclasses.replace(USUAL, time_s=Interval(1e-3, 1e-3, 1e-3, "none"), busbw=1e6)
+    assert tables.caption([single], short=False, rates=True) == "Mean time:"
+    assert tables.caption([single, USUAL], short=True, rates=False) == "Mean time ± half of its 95 % interval:"
+    barrier = dataclasses.replace(single, case=Case("barrier", "gloo", 2, "float32", 0))
+    ((table,),) = (part[1:] for part in [tables.case_grid(tables.case_tables([barrier]))])
+    assert (table.headers, table.rows) == (("2 ranks",), (("1.00 ms",),))
 
 
 @pytest.mark.parametrize(("backend", "machine"), [("gloo", ["A CPU", "16 cores"]), ("nccl", ["A GPU"])])
@@ -430,6 +439,9 @@ def test_a_report_names_the_hardware_that_measured(backend, machine):
     run = run_of((dataclasses.replace(CASES[0], backend=backend),))
     run = dataclasses.replace(run, environment=[{"host": host}])
     assert document._where(run) == [run.name, *machine]
+    assert document.machine_lines({}) == [] and document.machine_lines({"host": {"cpu": host["cpu"]}}) == [
+        "**On**: 16 cores, A CPU"
+    ]
 
 
 def test_a_time_that_is_only_the_clocks_is_not_an_answer():

@@ -4,13 +4,19 @@ In: texts. Out: blocks, for all renderers: `markdown` writes Markdown files, `pa
 terminal. In texts, `**` marks bold text and a backtick marks code; there are no other marks.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Generic, Literal, TypeAlias, TypeVar
+
+from collbench.report.labels import NOTHING
 
 Row = TypeVar("Row")
 Key = TypeVar("Key")
 Align = Literal["left", "right"]
+# A number and its unit, which stay on one line in a cell.
+UNIT = re.compile(r"(\d) (%|(?:[nµm]?s|min|h|[KMGT]?i?B|GB/s)\b)")
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,30 @@ def table(rows: Iterable[Row], columns: Sequence[Column[Row]]) -> Blocks:
     cells = tuple(tuple(in_line(column.cell(row)) for column in columns) for row in rows)
     headers, aligned = tuple(column.header for column in columns), tuple(column.align for column in columns)
     return [Table(headers, cells, aligned)] if cells else []
+
+
+def pivot(
+    members: Iterable[Row],
+    leading: Sequence[Column[Row]],
+    column: tuple[Callable[[Row], str], Iterable[str]],
+    cells: Sequence[Column[Row]],
+) -> Blocks:
+    """Return a table with a row for all members whose leading cells are equal, and columns for each header.
+
+    column: gives the header of a member, and all headers in order. cells: the columns of each header; one without a
+    header of its own gets that header. A column in which every cell is a dash is left out, as is the size of barriers.
+    """
+    header_of, headers = column[0], dict.fromkeys(column[1])
+    grid: dict[tuple[str, ...], dict[str, Row]] = {}
+    for member in members:
+        grid.setdefault(tuple(part.cell(member) for part in leading), {})[header_of(member)] = member
+    rows = [
+        [*names, *(cell.cell(row[at]) if at in row else NOTHING for at in headers for cell in cells)]
+        for names, row in grid.items()
+    ]
+    every = [*leading, *(replace(cell, header=cell.header or at) for at in headers for cell in cells)]
+    filled = [number for number, texts in enumerate(zip(*rows, strict=True)) if {*texts} - {NOTHING, ""}]
+    return table(rows, [Column(every[n].header, itemgetter(n), every[n].align) for n in filled])
 
 
 def items(texts: Iterable[str]) -> Blocks:

@@ -7,25 +7,22 @@ is the median width of the intervals.
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
 from collbench.model.notices import STOPPED_EARLY
 from collbench.model.pages import page as page_of
-from collbench.model.projection import TABLES, grouped
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Failure, Run, Skip
 from collbench.model.units import (
     FEW,
     first_few,
-    format_bytes,
-    format_rate,
     format_rounded_bytes,
     format_seconds,
     format_share,
@@ -33,18 +30,11 @@ from collbench.model.units import (
 from collbench.planning.footprint import checked_apart
 from collbench.report import blocks, findings, labels, machine_format, markdown, tables
 from collbench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
-from collbench.report.labels import NOTHING, counted, label, size_text
+from collbench.report.labels import NOTHING, counted, label
 from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
-from collbench.report.tables import (
-    NOTHING_MEASURED,
-    CaseTable,
-    answer_table,
-    case_details,
-    terminal_tables,
-    time_and_interval,
-)
+from collbench.report.tables import NOTHING_MEASURED, CaseTable, answer_table, case_details, rate_text, time_text
 from collbench.report.view import View
 
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
@@ -83,14 +73,11 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
 
     folder: the path from the report to the pictures.
     """
-    run, shown, descriptions = view.run, view.tables, view.descriptions
-    first, others = (
-        [
-            blocks.Picture(title, f"{folder}/{name}.png")
-            for number, (title, name) in enumerate(pictures)
-            if (number == 0 or name.startswith(UNFOLDED)) is wanted
-        ]
-        for wanted in (True, False)
+    run, case_tables, descriptions = view.run, view.tables, view.descriptions
+    first = [picture for number, picture in enumerate(pictures) if number == 0 or picture[1].startswith(UNFOLDED)]
+    shown_first, others = (
+        [blocks.Picture(title, f"{folder}/{name}.png") for title, name in some]
+        for some in (first, [picture for picture in pictures if picture not in first])
     )
     package_blocks = [block for description in descriptions for block in description.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
@@ -100,15 +87,15 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
         *(answer_blocks(view, listed=True) or [_no_answer(run)]),
-        *first,
+        *shown_first,
         *section("Failed", _failed(run)),
-        *tables.sections(shown),
+        *tables.sections(case_tables),
         *package_blocks,
-        *(findings.standing_out(view.analysis) if any_findings or shown or not package_blocks else []),
+        *(findings.standing_out(view.analysis) if any_findings or case_tables or not package_blocks else []),
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
-        *fold("Everything about each case", _details(shown)),
+        *fold("Everything about each case", _details(case_tables)),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
         *(block for title, inner in folded for block in fold(title, inner)),
@@ -137,13 +124,11 @@ def _failed(run: Run) -> Blocks:
     return table(launches, columns)
 
 
-def _details(shown: Sequence[CaseTable]) -> Blocks:
+def _details(case_tables: Sequence[CaseTable]) -> Blocks:
     """Return all details on each case, table by table."""
-    blocks: Blocks = []
-    for each in shown:
-        blocks += [f"**{each.title}**"] if len(shown) > 1 else []
-        blocks += case_details(each.members)
-    return blocks
+    titles = [[f"**{case_table.title}**"] if len(case_tables) > 1 else [] for case_table in case_tables]
+    pairs = zip(titles, case_tables, strict=True)
+    return [block for title, case_table in pairs for block in (*title, *case_details(case_table.members))]
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
@@ -179,8 +164,8 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then the tables of packages.
     package_blocks = [block for description in view.descriptions for block in description.brief]
-    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *package_blocks]
-    return [*above, *shown], below
+    call_tables = tables.terminal_tables(view.tables) if view.calls or not view.run.samples else []
+    return [*above, *call_tables, *package_blocks], below
 
 
 def problems(run: Run) -> list[str]:
@@ -214,13 +199,13 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 
     first, calls, rest = _answer(view)
     timed = view.timed_tables
-    longest = max((len(each.columns) for each in timed), default=0)
-    fits = len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
-    titles = [each.title if len(timed) > 1 else each.name for each in timed]
-    written = [
-        block for title, each in zip(titles, timed, strict=True) for block in (f"**{title}**", *answer_table(each))
-    ]
-    return [*blocks(first), *(written if fits else blocks(calls)), *blocks(rest)]
+    longest = max((len({*case_table.columns.values()}) for case_table in timed), default=0)
+    numbers = blocks(calls)
+    if len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row:
+        titles = [case_table.title if len(timed) > 1 else case_table.name for case_table in timed]
+        pairs = zip(titles, timed, strict=True)
+        numbers = [block for title, case_table in pairs for block in (f"**{title}**", *answer_table(case_table))]
+    return [*blocks(first), *numbers, *blocks(rest)]
 
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
@@ -239,13 +224,12 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
 
 def _call_lines(view: View) -> list[str]:
     """Return a line for each of the first MOST_ANSWERED tables of collectives."""
-    timed = view.timed_tables
-    names = [each.name for each in timed]
-    lines = []
-    for each in timed[:MOST_ANSWERED]:
-        sure = replace(each, members=[s for s in each.members if not s.only_clock])
-        lines.append(f"**{each.name if names.count(each.name) == 1 else each.title}**: {_table_answer(sure)}")
-    more = len(timed) - MOST_ANSWERED
+    names = Counter(case_table.name for case_table in view.timed_tables)
+    lines = [
+        f"**{case_table.name if names[case_table.name] == 1 else case_table.title}**: {_table_answer(case_table)}"
+        for case_table in view.timed_tables[:MOST_ANSWERED]
+    ]
+    more = len(view.timed_tables) - MOST_ANSWERED
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
 
 
@@ -268,34 +252,32 @@ def _trust(view: View) -> str:
     meaning, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
-        header = tables.columns(widths)[TABLES.column_of(worst)]
-        where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
+        where = tables.place(worst, tables.column_headers(widths))
         typical = format_share(median(widths.values()))
         phrases.append(f"typical {meaning} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
         phrases.append(f"{meaning} within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in view.calls):
-        phrases.append("there is no interval, because there is only one launch")
+        only = "there is only one launch" if view.run.plan.launches == 1 else "each case has only one good launch"
+        phrases.append(f"there is no interval, because {only}")
     phrases += [text for description in view.descriptions for text in description.precision]
     count = len(view.caveats)
     phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
     return f"**Trust**: {'; '.join(phrases)}."
 
 
-def _table_answer(shown: CaseTable) -> str:
+def _table_answer(case_table: CaseTable) -> str:
     """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
-    if not shown.members:
+    sure = case_table.only(lambda s: not s.only_clock)
+    if not sure.members:
         return "no time, because the calls take as long as reading the clock."
-    size, smallest = shown.rows[0]
-    times = [
-        f"{time_and_interval(smallest[key])} with {header}" for key, header in shown.columns.items() if key in smallest
-    ]
-    answer = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
-    best = max(shown.members, key=lambda s: s.busbw or 0.0)
-    if best.busbw:
-        answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
-        answer += f"{shown.columns[TABLES.column_of(best.case)]})"
-    return f"{answer}."
+    size, columns = next(iter(sure.rows.values())), sure.columns
+    times = [f"{time_text(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
+    text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
+    best = max(sure.members, key=lambda s: s.busbw or 0.0)
+    if (rate := rate_text(best.busbw)) != NOTHING:
+        text += f". Bus bandwidth reaches {rate} GB/s ({tables.place(best.case, columns)})"
+    return f"{text}."
 
 
 def _no_answer(run: Run) -> str:
@@ -317,33 +299,38 @@ def _verified(view: View) -> str:
         return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
-    own = [description.verified for description in view.descriptions if description.verified]
+    of_packages = [description.verified for description in view.descriptions if description.verified]
     calls = any(not OPERATIONS[samples.case.op].verifies_itself for samples in run.samples)
     apart = any(checked_apart(samples.case) for samples in run.samples)
     failed = any(samples.failure is not None for samples in run.samples)
     every = "every result that is shown was verified" if failed else "every result was verified"
+    if all(samples.failure is not None for samples in run.samples):
+        return "there is no result to verify"
     how = "results of separate calls were verified, before and after timing" if apart else every
-    return "; ".join([*([how] if calls or not own else []), *own])
+    return "; ".join([*([how] if calls or not of_packages else []), *of_packages])
 
 
 # ── cases, machine and method ────────────────────────────────────────────────────────────────────
 def _subject(run: Run) -> str:
     """Return the operations of the run, and the time when it began."""
-    operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
-    named = first_few(operations)
-    if run.imported is not None:
-        return f"{named}, imported"
-    return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+    named = first_few(sorted({case.op for case in run.plan.cases}) or ["nothing"])
+    started = str(run.manifest.get("started") or "")[:16].replace("T", " ")
+    return ", ".join([named, *(["imported"] if run.imported is not None else known(("{} UTC", started)))])
 
 
 def _where(run: Run) -> list[str]:
     """Return short texts on the run: its name, which has its time, the machine, and the version of torch."""
-    host: Any = run.environment[0].get("host", {}) if run.environment else {}
-    cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
-    cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
-    gpus = [gpu.get("name") for gpu in host.get("gpus", []) if "nccl" in {case.backend for case in run.plan.cases}]
-    machine = dict.fromkeys(gpus) or (cpu.get("model"), cores)
-    return [str(text) for text in (run.name, *machine, f"torch {torch}" if torch else "") if text]
+    host: HostFacts = run.environment[0].get("host", {}) if run.environment else {}
+    cpu = host.get("cpu", {})
+    uses_gpus = "nccl" in {case.backend for case in run.plan.cases}
+    gpus = dict.fromkeys(str(gpu.get("name")) for gpu in host.get("gpus", []) if uses_gpus)
+    machine = [*gpus] or known(("{}", cpu.get("model")), ("{} cores", cpu.get("usable_cores")))
+    return [run.name, *machine, *known(("torch {}", host.get("packages", {}).get("torch")))]
+
+
+def known(*facts: tuple[str, object]) -> list[str]:
+    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
+    return [template.format(value) for template, value in facts if value]
 
 
 def _circumstances(view: View) -> list[str]:
@@ -351,17 +338,12 @@ def _circumstances(view: View) -> list[str]:
     run, cases, summaries = view.run, view.run.plan.cases, view.analysis.summaries
     session = run.environment[0] if run.environment else {}
     lines = []
+    operations = dict.fromkeys(case.op for case in cases)
+    if len(operations) > FEW:
+        lines.append(f"**Operations**: {', '.join(operations)}")
     if cases:
-        sizes = [case.size_bytes for case in cases if case.size_bytes]
-        worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
-        backends = ", ".join(sorted({case.backend for case in cases}))
-        dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
-        what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
-        operations = dict.fromkeys(case.op for case in cases)
-        if len(operations) > FEW:
-            lines.append(f"**Operations**: {', '.join(operations)}")
-        launches = counted(run.plan.launches, "launch")
-        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {counted(len(cases), 'case')} × {launches}")
+        counts = f"{counted(len(cases), 'case')} × {counted(run.plan.launches, 'launch')}"
+        lines.append(f"**What**: {labels.span(cases)}; {counts}")
     lines += [text for description in view.descriptions for text in description.circumstances]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
@@ -375,11 +357,9 @@ def _circumstances(view: View) -> list[str]:
         ]
         lines.append(f"**From**: {', '.join(run.imported.get('tool', []))}, imported; {', '.join(files)}")
         machine: ReportedFacts = session.get("imported", {})
-        where = [", ".join(machine.get("hosts", [])), str(machine.get("devices", ""))]
-        if any(where):
-            lines.append(f"**On** (as the file says): {': '.join(filter(None, where))}")
-        if machine.get("nccl"):
-            lines.append(f"**With** (as the file says): NCCL {machine['nccl']}")
+        where = known(("{}", ", ".join(machine.get("hosts", []))), ("{}", machine.get("devices")))
+        lines += known(("**On** (as the file says): {}", ": ".join(where)))
+        lines += known(("**With** (as the file says): NCCL {}", machine.get("nccl")))
     else:
         lines += machine_lines(session)
     lines.append(f"**Data**: {_verified(view)}")
@@ -398,25 +378,30 @@ def machine_lines(session: Session) -> list[str]:
         job = session["job"]
         lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {first_few(names)}")
     host: HostFacts = session.get("host", {})
-    if not host:
-        return lines
     cpu = host.get("cpu", {})
-    lines.append(
-        f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
-        f"{format_rounded_bytes(host.get('memory_bytes', 0))} of memory, kernel {host.get('kernel')}"
-        + (", in a virtual machine" if cpu.get("hypervisor") == "yes" else "")
+    machine = known(
+        ("{} cores", cpu.get("usable_cores")),
+        ("{}", cpu.get("model")),
+        ("{} of memory", format_rounded_bytes(memory) if (memory := host.get("memory_bytes")) else None),
+        ("kernel {}", host.get("kernel")),
+        ("in a virtual machine", cpu.get("hypervisor") == "yes"),
     )
-    lines += [f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}" for gpu in host.get("gpus", [])]
+    gpus = [known(("{}", gpu.get("name")), ("driver {}", gpu.get("driver"))) for gpu in host.get("gpus", [])]
     # The versions of NCCL and MPI that the ranks had loaded.
     ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
-    loaded = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
-    libraries = [f"{name}{version}" for name, versions in loaded.items() for version in sorted(filter(None, versions))]
-    software = [
-        f"torch {host.get('packages', {}).get('torch')}",
-        f"Python {host.get('python')}",
-        f"CollBench {host.get('collbench')} (commit {host.get('commit')})",
+    software = known(
+        ("torch {}", host.get("packages", {}).get("torch")),
+        ("Python {}", host.get("python")),
+        ("CollBench {}", " ".join(known(("{}", host.get("collbench")), ("(commit {})", host.get("commit"))))),
+        *(("NCCL {}", version) for version in sorted({str(rank.get("nccl") or "") for rank in ranks})),
+        *(("{}", version) for version in sorted({str(rank.get("mpi") or "") for rank in ranks})),
+    )
+    return [
+        *lines,
+        *known(("**On**: {}", ": ".join(known(("{}", host.get("hostname")), ("{}", ", ".join(machine)))))),
+        *(f"**GPU**: {gpu if n == 1 else f'{n} × {gpu}'}" for gpu, n in Counter(map(", ".join, gpus)).items()),
+        *known(("**With**: {}", ", ".join(software))),
     ]
-    return [*lines, f"**With**: {', '.join([*software, *libraries])}"]
 
 
 def duration(manifest: Manifest) -> str:
@@ -451,17 +436,24 @@ def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
     # In a job, ranks share no memory for a barrier (docs/method.md, "The barrier").
     barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
-    counts = [s.iterations // s.launches for s in summaries if s.launches] or [0]
-    each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
-    iterations, launches = ("–".join(map(str, sorted({min(n), max(n)}))) for n in (counts, each))
+    timed = [s for s in summaries if s.launches]
+    means = ["maximum over ranks"]
+    if timed:
+        means.append(f"mean over {_range([s.iterations // s.launches for s in timed])} iterations")
+    if any(s.launches > 1 for s in timed):
+        means.append(f"geometric mean over {_range([s.launches for s in timed])} launches")
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     kinds = list(dict.fromkeys(c.scheduling for c in cases))
     scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
     settings = run.plan.settings
     order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
     return (
-        f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
-        f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
+        f"How measured: {metrics} · {barrier} before each call · {clock} · {', '.join(means)} · "
         f"{scheduling}{buffers}{order} · "
         "each table states the meaning of size, GB = 10⁹ bytes"
     )
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Format the smallest and the largest count as `40–493`, or as `8` if they are equal."""
+    return "–".join(map(str, sorted({min(counts), max(counts)})))

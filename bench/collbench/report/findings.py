@@ -5,22 +5,11 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 
 from collections.abc import Sequence
 
-from collbench.model.conclusions import (
-    Analysis,
-    Bound,
-    ChoiceChange,
-    Diagnosis,
-    Fit,
-    Summary,
-)
+from collbench.model.conclusions import Analysis, Bound, ChoiceChange, Diagnosis, Fit, Summary
 from collbench.model.projection import KINDS, SIZES
 from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from collbench.report.blocks import Blocks, Column, Heading, below, fold, items, left, table
-from collbench.report.labels import (
-    NOTHING,
-    label,
-    with_interval,
-)
+from collbench.report.labels import NOTHING, label, with_interval
 from collbench.report.notices import sentence, sentences
 
 CHOICES_EXPLAINED = (
@@ -39,13 +28,12 @@ OUTLIERS_EXPLAINED = (
 
 def standing_out(analysis: Analysis) -> Blocks:
     """Return the findings that every reader should see: slow ranks, nodes and links, and contradictions."""
-    shown = [Heading("What stands out"), *diagnosis(analysis.diagnosis)]
-    if analysis.inconsistencies:
-        shown += [
-            "The run contradicts itself:",
-            *items(sentence(finding.notice) for finding in analysis.inconsistencies),
-        ]
-    return shown
+    contradictions = items(sentence(finding.notice) for finding in analysis.inconsistencies)
+    return [
+        Heading("What stands out"),
+        *diagnosis(analysis.diagnosis),
+        *below("The run contradicts itself:", contradictions),
+    ]
 
 
 def diagnosis(result: Diagnosis) -> Blocks:

@@ -8,6 +8,7 @@ Computes no statistics and no layout, and loads no large package.
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS, place_named
 from collbench.catalog.operation import CALL
@@ -18,6 +19,7 @@ from collbench.model.records import OPTIONS, Case, options_in
 from collbench.model.units import counted as counted
 from collbench.model.units import first_few, format_bytes, format_seconds
 
+T = TypeVar("T")
 # Replaces a number, a size or an interval that does not exist.
 NOTHING = "-"
 # Remark on times on virtual GPUs.
@@ -51,9 +53,14 @@ def size_text(size_bytes: int) -> str:
     return format_bytes(size_bytes) if size_bytes else NOTHING
 
 
+def optional(value: T | None, text: Callable[[T], str]) -> str:
+    """Format a value; a dash if there is none."""
+    return NOTHING if value is None else text(value)
+
+
 def seconds_text(value: float | None) -> str:
-    """Format a time; a dash if there is none, or if it is zero."""
-    return format_seconds(value) if value else NOTHING
+    """Format a time; a dash if there is none."""
+    return optional(value, lambda seconds: format_seconds(seconds) if seconds else "0 s")
 
 
 def ranks_text(count: int) -> str:
@@ -61,9 +68,11 @@ def ranks_text(count: int) -> str:
     return counted(count, "rank")
 
 
-def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
+def interval_text(interval: Interval | None, text: Callable[[float], str]) -> str:
     """Format an interval as `[1.00 – 1.20 ms]`; a dash if it is unknown."""
-    return f"[{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
+    if interval is None or not interval.known:
+        return NOTHING
+    return f"[{between(text(interval.low), text(interval.high))}]"
 
 
 def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
@@ -77,6 +86,12 @@ def between(low: str, high: str) -> str:
     """Format two limits as `1.00 – 1.20 ms`, or `900 µs – 1.20 ms`: a common unit is written once."""
     number, _, unit = low.rpartition(" ")
     return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
+
+
+def enumerated(values: Iterable[object], last: str = "and") -> str:
+    """Join values as `2, 3 and 4`. last: the word before the last of them."""
+    texts = [*map(str, values)]
+    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 # ── parts of cases ───────────────────────────────────────────────────────────────────────────────
@@ -170,8 +185,8 @@ def parts_on_both_sides(before: Case, after: Case) -> list[str]:
         return [a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True)]
     shared = [word for word in old if word in new]
     default = "default" if before.scheduling == after.scheduling else "normal scheduling"
-    own = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
-    return [*shared, " → ".join(own)]
+    differing = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
+    return [*shared, " → ".join(differing)]
 
 
 def on_both_sides(pair: Change | Unpaired) -> str:
@@ -214,7 +229,7 @@ def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     Example: from `a · x · 1 KiB` and `a · x · 2 KiB`, `a · x`, then `1 KiB` and `2 KiB`. If labels have different
     numbers of parts, only common parts at the beginning count.
     """
-    names = [SEPARATOR.join(own) for own in parts]
+    names = [SEPARATOR.join(of_label) for of_label in parts]
     if len(parts) < 2:
         return "", names
     if len({len(label_parts) for label_parts in parts}) > 1:

@@ -9,18 +9,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.records import Run
 from collbench.model.units import format_bytes, format_seconds, format_share
 from collbench.report.labels import counted, label, ranks_text, with_interval
 from collbench.report.screen import fitted, plain
-from collbench.report.tables import tables, terminal_tables
+from collbench.report.tables import case_tables, terminal_tables
+from collbench.report.view import is_call
 from collbench.store.encoding import SampleLine
 
 # Fewest lines of a screen for a table; with fewer, nothing is shown.
 FEWEST_LINES = 4
-LISTED = "{shown} of {cases}, the widest intervals first; all of them come at the end"
+LISTED = "{listed} of {cases}, the {first} first; all of them come at the end"
 
 
 class LiveTable:
@@ -33,7 +33,7 @@ class LiveTable:
         self._waiting: list[SampleLine] = []
         # Samples after the first round, until complete samples come.
         self._first: Sequence[SampleLine] = ()
-        self._cases = sum(OPERATIONS[case.op].rank is None for case in run.plan.cases)
+        self._cases = sum(is_call(case) for case in run.plan.cases)
         self._summaries: Sequence[Summary] = ()
 
     def take(self, line: SampleLine) -> None:
@@ -50,7 +50,7 @@ class LiveTable:
         timed = [summary for summary in self._current() if summary.time_s is not None]
         if not timed or height < FEWEST_LINES:
             return []
-        blocks = terminal_tables(tables(timed), only_times=True)
+        blocks = terminal_tables(case_tables(timed), only_times=True)
         full_table = [line for line in plain(fitted(blocks, width)).split("\n") if line]
         return full_table if len(full_table) <= height else self._listed(timed, width, height)
 
@@ -75,14 +75,15 @@ class LiveTable:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
             so_far = [*self._samples, *(line.samples for line in self._first)]
-            collective_samples = [samples for samples in so_far if OPERATIONS[samples.case.op].rank is None]
+            collective_samples = [samples for samples in so_far if is_call(samples.case)]
             self._summaries = self._summarize(replace(self._run, samples=collective_samples))
         return self._summaries
 
     def _listed(self, timed: Sequence[Summary], width: int, height: int) -> list[str]:
         """Return a line per case: cases without an interval first, by falling size, then cases by falling width."""
         widths = {s.case: s.time_s.relative_half_width for s in timed if s.time_s is not None}
-        shown = sorted(timed, key=lambda s: (-widths[s.case], -s.case.size_bytes))[: height - 1]
-        lines = [f"{label(s.case)}  {with_interval(s.time_s, format_seconds)}" for s in shown]
-        head = LISTED.format(shown=len(shown), cases=counted(self._cases, "case"))
+        listed = sorted(timed, key=lambda s: (-widths[s.case], -s.case.size_bytes))[: height - 1]
+        lines = [f"{label(s.case)}  {with_interval(s.time_s, format_seconds)}" for s in listed]
+        first = "widest intervals" if any(map(math.isfinite, widths.values())) else "largest sizes"
+        head = LISTED.format(listed=len(listed), cases=counted(self._cases, "case"), first=first)
         return [text[:width] for text in (head, *lines)]

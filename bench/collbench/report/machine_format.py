@@ -95,8 +95,8 @@ def json_text(document: Json) -> str:
 
 def case_rows(view: View) -> list[CaseRow]:
     """Return the cases, with the records that their packages add."""
-    own = {case: record for package in package_results() for case, record in package.cases(view.analysis).items()}
-    return [CaseRow(summary, own.get(summary.case)) for summary in view.analysis.summaries]
+    records = {case: record for package in package_results() for case, record in package.cases(view.analysis).items()}
+    return [CaseRow(summary, records.get(summary.case)) for summary in view.analysis.summaries]
 
 
 def to_csv(view: View) -> str:
@@ -110,7 +110,7 @@ def to_csv(view: View) -> str:
     used = {option.name for operation in operations for option in operation.own_options}
     used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
     left_out = {option.name for option in ALL_OPTIONS} - used if operations else set[str]()
-    kinds = {type(entry.own) for entry in cases if entry.own is not None}
+    kinds = {type(entry.of_package) for entry in cases if entry.of_package is not None}
     added = [package.case for package in package_results() if not cases or package.case in kinds]
     at_end = ("failures", "notices", "warnings")
     every = [*case_columns(), *(column for kind in added for column in columns(kind))]

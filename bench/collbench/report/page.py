@@ -1,26 +1,34 @@
 """Write blocks as one HTML file that needs no other file and no network, in the light or dark colours of the system.
 
 In: blocks, and files of pictures. Out: HTML, which is rendered from the blocks' Markdown; `markdown` escapes all text.
-The guide for readers, a page of the documentation, is its last part.
+The guide for readers, a page of the documentation, is its last part. On a phone, each row of a table that is too wide
+becomes a record: its cells below each other, each next to its header.
 """
 
 import base64
 import hashlib
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from collbench.model.visible import visible
 from collbench.report import markdown
-from collbench.report.blocks import Block, fold
+from collbench.report.blocks import UNIT, Block, fold
+from collbench.report.labels import NOTHING
+
+if TYPE_CHECKING:  # most verbs write no page
+    from markdown_it.token import Token
 
 READING = Path(__file__).parents[1] / "docs" / "reading.md"
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
-# A table or picture that is wider than the page scrolls in a box of its own.
-BOX = '<div class="box">{}</div>'
+# Tables of at most this width, in characters, fit a phone. GAP: the space around a cell.
+PHONE, GAP = 46, 3
+_SUMMARY = re.compile(r"<summary>(.*)</summary>")
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #666; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
@@ -28,19 +36,19 @@ _STYLE = """
 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 20px;
   color: var(--text); background: var(--back); overflow-wrap: anywhere; }
-.box { overflow-x: auto; margin: 1em 0;  /* a shadow where more can be scrolled to */
+table { display: block; overflow-x: auto; margin: 1em 0; border-collapse: collapse; font-size: 14px;
+  font-variant-numeric: tabular-nums; overflow-wrap: normal;  /* below: a shadow where more can be scrolled to */
   background: linear-gradient(to right, var(--back) 30%, transparent) 0 0 / 40px 100% no-repeat local,
     linear-gradient(to left, var(--back) 30%, transparent) 100% 0 / 40px 100% no-repeat local,
     linear-gradient(to right, var(--strong), transparent) 0 0 / 12px 100% no-repeat scroll,
     linear-gradient(to left, var(--strong), transparent) 100% 0 / 12px 100% no-repeat scroll; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
 td[style*="right"] { white-space: nowrap; }
 td[style*="left"] { min-width: 8em; max-width: 40em; }
 table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img { width: 935px; max-width: 100%; min-width: 600px; height: auto; box-sizing: border-box;
+img { width: 935px; max-width: 100%; height: auto; box-sizing: border-box;
   background: #fff; border: 1px solid var(--line); border-radius: 4px; }
 @media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
 h1 + p { color: var(--strong); margin-top: -.6em; }
@@ -49,14 +57,29 @@ nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); 
 nav a { display: block; color: inherit; }
 details { margin: 1em 0; } summary { cursor: pointer; font-weight: 600; font-size: 1.1em; }
 details > *:not(summary) { margin-left: .4em; }
+@media screen and (max-width: 900px) {
+  table { font-size: 13px; } table.wide { font-size: 12px; } th, td { padding: .25em .4em; }
+  td[style*="left"] { min-width: 5em; } td[style*="right"] { white-space: normal; }
+}
+@media screen and (max-width: 700px) {
+  body { margin: 1em auto; padding: 0 14px; }
+  h1 { font-size: 1.5em; } h2 { font-size: 1.25em; } ul { padding-left: 1.2em; }
+  table:not(.small) { background: none; font-size: 14px; }
+  table:not(.small) :is(thead, .unknown) { display: none; }
+  table:not(.small) tr { display: block; padding: .4em 0; border-bottom: 1px solid var(--line); }
+  table:not(.small) :is(tbody, td) { display: flow-root; }
+  table:not(.small) td { padding: .1em 0 .1em 9.5em; border: 0; text-align: left !important; min-width: 0; }
+  table:not(.small) td::before { content: attr(data-label); float: left; width: 9em; margin-left: -9.5em;
+    color: var(--strong); font-weight: 400; white-space: normal; }
+  table:not(.small) td:first-child { font-weight: 600; }
+}
 @media print {
   :root { --text: #000; --back: #fff; --line: #bbb; --soft: #fff; }
   @page { margin: 12mm; }
   body { max-width: none; font-size: 9px; line-height: 1.3; margin: 0; padding: 0; } nav { display: none; }
-  table { font-size: inherit; } table.wide { font-size: 7px; } th, td { padding: .1em .4em; }
-  .box { overflow: visible; background: none; margin: .5em 0; }
-  td[style*="left"] { min-width: 0; }
-  img { width: 60%; min-width: 0; }
+  table { display: table; background: none; margin: .5em 0; font-size: inherit; } table.wide { font-size: 7px; }
+  th, td { padding: .1em .4em; } td[style*="left"] { min-width: 0; }
+  img { width: 60%; }
   h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
 }
 """
@@ -68,38 +91,77 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> str:
     """Return the blocks as HTML. pictures: address → PNG file."""
-    from markdown_it import MarkdownIt  # deferred import: most verbs write no page
+    from markdown_it import MarkdownIt  # deferred import, as above
 
     # The only HTML in the Markdown of blocks is that of its folded parts; the guide has none.
     markdown_it = MarkdownIt("commonmark", {"html": True}).enable("table")
-    body = markdown_it.render(markdown.written([*blocks, *fold("How to read this report", [_guide()])]))
-    names: list[str] = []
-
-    def listed(match: re.Match[str]) -> str:
-        """Add a heading to the table of contents; return it with the mark to which its entry leads."""
-        names.append(match[2])
-        return f'<{match[1]} id="part-{len(names)}">{match[2]}</{match[1]}>'
-
-    def embedded(match: re.Match[str]) -> str:
-        content = base64.b64encode(pictures[unquote(match[1])].read_bytes()).decode()
-        return BOX.format(f'<img src="data:image/png;base64,{content}"{match[2]}>')
-
-    def in_box(match: re.Match[str]) -> str:
-        attribute = ' class="wide"' if match[0].partition("</thead>")[0].count("<th ") > WIDE else ""
-        return BOX.format(f"<table{attribute}>{match[1]}</table>")
-
-    body = re.sub(r"<(h2|summary)>(.*?)</\1>", listed, body)
-    body = re.sub(r'<p><img src="([^"]*)"([^>]*?) /></p>', embedded, body)
-    body = re.sub(r"<table>(.*?)</table>", in_box, body, flags=re.DOTALL)
-    links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(names, start=1))
-    contents = f"<details><summary>Contents</summary><nav>{links}</nav></details>\n" if len(names) > 1 else ""
+    tokens = markdown_it.parse(markdown.written([*blocks, *fold("How to read this report", [_guide()])]))
+    _label_cells(tokens)
+    _embed(tokens, pictures)
+    links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(_mark_parts(tokens), start=1))
+    contents = f"<details><summary>Contents</summary><nav>{links}</nav></details>\n"
+    first = next((place for place, token in enumerate(tokens) if token.tag == "h2"), None)
+    answer, rest = (
+        markdown_it.renderer.render(part, markdown_it.options, {})
+        for part in (tokens[:first], tokens[first or len(tokens) :])
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(visible(title))}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
-        f"<body>\n{body.replace('<h2', f'{contents}<h2', 1)}</body>\n</html>\n"
+        f"<body>\n{answer}{contents if rest else ''}{rest}</body>\n</html>\n"
     )
+
+
+def _mark_parts(tokens: "Sequence[Token]") -> list[str]:
+    """Give each heading and folded part the mark to which the table of contents leads. Returns their names as HTML."""
+    names: list[str] = []
+    for token, following in itertools.pairwise(tokens):
+        if token.type == "heading_open" and token.tag == "h2":
+            names.append(html.escape(_text(following)))
+            token.attrSet("id", f"part-{len(names)}")
+        elif summary := _SUMMARY.search(token.content) if token.type == "html_block" else None:
+            names.append(summary[1])
+            token.content = token.content.replace("<summary>", f'<summary id="part-{len(names)}">')
+    return names
+
+
+def _label_cells(tokens: "Sequence[Token]") -> None:
+    """Give each cell the header of its column, numbers their units, and tables the class `small` or `wide`."""
+    table, headers, widths, column = tokens[0], list[str](), list[int](), 0
+    for token, following in itertools.pairwise(tokens):
+        match token.type:
+            case "table_open":
+                table, headers, widths = token, [], []
+            case "tr_open":
+                column = 0
+            case "th_open":
+                headers.append(_text(following))
+                widths.append(len(headers[-1]))
+            case "td_open":
+                text = _text(following)
+                token.attrs |= {"data-label": headers[column]} | ({"class": "unknown"} if text in {"", NOTHING} else {})
+                widths[column] = max(widths[column], len(text))
+                for part in following.children or ():
+                    part.content = UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", part.content)
+                column += 1
+            case "table_close" if sum(widths) + GAP * len(widths) <= PHONE:
+                table.attrSet("class", "small")
+            case "table_close" if len(widths) > WIDE:
+                table.attrSet("class", "wide")
+
+
+def _embed(tokens: "Sequence[Token]", pictures: Mapping[str, Path]) -> None:
+    """Replace the addresses of pictures by their content."""
+    for image in (part for token in tokens for part in token.children or () if part.type == "image"):
+        content = base64.b64encode(pictures[unquote(str(image.attrs["src"]))].read_bytes()).decode()
+        image.attrSet("src", f"data:image/png;base64,{content}")
+
+
+def _text(inline: "Token") -> str:
+    """Return the text of a heading or cell without marks."""
+    return "".join(part.content for part in inline.children or ())
 
 
 def _guide() -> str:

@@ -6,7 +6,6 @@ In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.catalog.collectives import OPERATIONS
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, Machine, Plan
 from collbench.model.units import first_few, format_rounded_bytes, format_seconds, format_share
@@ -17,6 +16,7 @@ from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.labels import NOTHING, counted, variety
 from collbench.report.notices import sentence
 from collbench.report.parts import parts
+from collbench.report.view import is_call
 
 
 def plan(plan: Plan, machine: Machine) -> Blocks:
@@ -33,14 +33,14 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
             ]
         )
     )
-    calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
+    calls = [case for case in plan.cases if is_call(case)]
     package_texts = [part.planned(plan, machine) for part in parts()]
     scenes = [block for text in package_texts for block in text.scenes]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]
-    shown = [*_plan_table(plan, calls), *scenes]
-    if not scenes and (others := [labels.label(case) for case in plan.cases if OPERATIONS[case.op].rank is not None]):
-        shown.append(first_few(others, separator="\n"))
+    blocks = [*_plan_table(plan, calls), *scenes]
+    if not scenes and (others := [labels.label(case) for case in plan.cases if not is_call(case)]):
+        blocks.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in package_texts for words in text.how)]
@@ -55,7 +55,7 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     faults = [f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults]
-    return [*shown, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
+    return [*blocks, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
 
 
 def _skipped(plan: Plan) -> Blocks:
@@ -103,7 +103,7 @@ def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
         # Variants with the same numbers of ranks and the same sizes share a row.
         for several in grouped(KINDS.tables(cases, lambda case: case).values(), reach).values():
             cases = [case for members in several for case in members]
-            sizes = [tables.row_name(row) for row in tables.size_rows(several[0])]
+            sizes = [*dict.fromkeys(tables.row_names(several[0]).values())]
             rows.append(_PlanRow(cases, sizes, max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)))
     return table(rows, PLANNED)
 

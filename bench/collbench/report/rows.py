@@ -40,7 +40,7 @@ class CaseRow:
 
     summary: Summary
     # The record of the package whose operation it is; None for a collective.
-    own: object | None
+    of_package: object | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def case_columns() -> tuple[Quantity, ...]:
 
 def _option_value(option: Option, summary: Summary) -> Any:
     """Return the value of an option; its default if the case's operation has no such option."""
-    own = summary.case.value(option.name)
-    return _text(option.default if own is None else own)
+    value = summary.case.value(option.name)
+    return _text(option.default if value is None else value)
 
 
 def _text(value: Any) -> str | int | float:
@@ -125,7 +125,7 @@ def cells(record: object) -> Json:
 def _values(record: object) -> list[tuple[Quantity, Any]]:
     if isinstance(record, CaseRow):
         values = [(column, column.of(record.summary)) for column in case_columns()]
-        return values + (_values(record.own) if record.own is not None else [])
+        return values + (_values(record.of_package) if record.of_package is not None else [])
     return [(column, column.of(record)) for column in columns_of(type(record))]
 
 
@@ -161,14 +161,15 @@ def json_schema(*models: Any) -> Json:
 
     every: Any = Union[models]  # noqa: UP007
     adapter: Any = TypeAdapter(every)
-    made = adapter.json_schema(mode="serialization", schema_generator=Untitled)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+    schema = adapter.json_schema(mode="serialization", schema_generator=Untitled)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _written(kind: Any) -> Any:
     """Return the type that `plain` makes of values of a type."""
     if kind is CaseRow:
-        return Union[tuple(model(own, case_columns()) for own in (*map(attrgetter("case"), package_results()), None))]  # noqa: UP007
+        records = (*map(attrgetter("case"), package_results()), None)
+        return Union[tuple(model(record, case_columns()) for record in records)]  # noqa: UP007
     if isinstance(kind, type) and issubclass(kind, Kind):
         from pydantic import WithJsonSchema
 

@@ -1,33 +1,27 @@
 """Write blocks for a terminal: tables and sentences of at most its width.
 
 rich's own Markdown was tried: it centres headings, ends items with bullets of its own, and cuts the cells of tables
-that are too wide. Here such a table becomes records. Loads no renderer of Markdown.
+that are too wide. Here such a table becomes records. Loads no renderer.
 """
 
-import io
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table as Drawn
-from rich.text import Text
 
-from collbench.report.blocks import Block, Code, Fold, Heading, Items, Picture, Table
+from collbench.report.blocks import UNIT, Align, Block, Code, Fold, Heading, Items, Picture, Table
 
 # Spaces between two columns.
 GAP = 2
 RULE = "─"
 # From this level on, headings have no line below them.
 HEADINGS = 3
-# Replaces a space while lines are broken, because rich breaks at every character that Unicode calls a space.
-NO_BREAK = "\ue000"
+# Replaces the space between a number and its unit while lines are broken.
+NO_BREAK = "\N{NO-BREAK SPACE}"
 # Beginning of an item or of an indented line: the lines that follow get the same indent.
 _MARK = re.compile(r"^(\s*)([-*] |\d+\. )?")
-# A number and its unit, which stay on one line.
-_UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 
 def fitted(blocks: Sequence[Block], width: int) -> str:
@@ -70,28 +64,38 @@ def _sentence(line: str, width: int) -> list[str]:
 
 
 def _table(table: Table, width: int) -> list[str]:
-    """Return the lines of a table whose columns are narrowed until it fits; if that fails, its rows as records.
-
-    A number and its unit stay on one line: NO_BREAK replaces the space between them while rich wraps cells.
-    """
-    cells = [[_UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
+    """Return the lines of a table whose columns are narrowed until it fits; if that fails, its rows as records."""
+    cells = [[UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
     columns = list(zip(*cells, strict=True))
     longest_words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]
     widths = _narrowed([max(map(cell_len, column)) for column in columns], longest_words, width)
     if widths is None:
         return [line.replace(NO_BREAK, " ") for line in _records(cells[0], cells[1:], width)]
-    drawn = Drawn(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-    drawn.show_header = any(table.headers)
-    for header, column_width, align in zip(cells[0], widths, table.aligned, strict=True):
-        drawn.add_column(Text(header), width=column_width, justify=align)
-    for row in cells[1:]:
-        drawn.add_row(*map(Text, row))
-    out = io.StringIO()
-    # Wider than necessary: rich must not narrow the columns again.
-    Console(file=out, width=2 * width, color_system=None).print(drawn)
-    lines = [line.replace(NO_BREAK, " ").rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
-    # rich draws the rule below the headers into the padding, one character too far.
-    return [line[:-1] if set(line) == {RULE} else line for line in lines]
+    head, *rows = ([_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)] for row in cells)
+    highest = max(map(len, head))
+    head = [[""] * (highest - len(lines)) + lines for lines in head]
+    rule = RULE * (sum(widths) + GAP * (len(widths) - 1))
+    body = [line for row in rows for line in _side_by_side(row, widths, table.aligned)]
+    return [*_side_by_side(head, widths, table.aligned), rule, *body] if any(table.headers) else body
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    """Break a cell into lines between words, none of which is longer than the width."""
+    first, *words = cell.split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        lines[-1:] = [longer] if cell_len(longer) <= width else [lines[-1], word]
+    return lines
+
+
+def _side_by_side(row: Sequence[Sequence[str]], widths: Sequence[int], aligned: Sequence[Align]) -> Iterator[str]:
+    """Yield the lines of a row. row: the lines of each cell."""
+    for texts in itertools.zip_longest(*row, fillvalue=""):
+        blanks = [" " * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
+        parts = zip(texts, blanks, aligned, strict=True)
+        line = (" " * GAP).join(text + blank if align == "left" else blank + text for text, blank, align in parts)
+        yield line.replace(NO_BREAK, " ").rstrip()
 
 
 def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int] | None:

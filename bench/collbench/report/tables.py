@@ -1,7 +1,7 @@
 """Arrange summaries in tables: a row for each size that was asked for, a column for each number of ranks.
 
 In: summaries. Out: tables with titles, their notes, and their blocks for a document or a terminal. `labels` has the
-words. This module computes no statistics.
+words, `blocks.pivot` the layout. This module computes no statistics.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,81 +18,93 @@ from collbench.model.records import Case
 from collbench.model.results import Unit
 from collbench.model.units import first_few, format_bytes, format_modes, format_rate, format_seconds, format_share
 from collbench.report import labels
-from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
-from collbench.report.labels import NOTHING, interval_text, ranks_text, seconds_text, size_text, title, with_interval
+from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, pivot, table
+from collbench.report.labels import (
+    NOTHING,
+    interval_text,
+    optional,
+    ranks_text,
+    seconds_text,
+    size_text,
+    title,
+    with_interval,
+)
 
-# Number of ranks and scheduling.
-ColumnKey = tuple[int, str]
 # Tables that fill a few screens; if there are more, one table contains all.
 MOST_TABLES = 6
 # Smallest bandwidth that is shown, in bytes per second.
 LEAST_RATE = 1e7
-# Columns of times with both limits of their intervals that fit into 80 characters.
+# Numbers of ranks whose times fit into 80 characters with both limits of their intervals.
 MOST_INTERVALS = 2
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
-COMPACT = "Time, half the width of its {}, and in brackets the bus bandwidth in GB/s:"
 NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
 FAILED = "failed"
-# Header of a column → its cell.
-Cell = Callable[[Summary], str]
-Cells = dict[str, Cell]
+# Kind of interval → its name, unless it is a 95 % interval over launches.
+INTERVALS = {IntervalKind.RANGE: "range of launches", IntervalKind.WITHIN_RUN: "95 % interval within a launch"}
 
 
 @dataclass(frozen=True)
 class CaseTable:
-    """The summaries of a table. Their cases differ in size, number of ranks and scheduling only."""
+    """The summaries of a table, column by column. Their cases differ in size, number of ranks and scheduling only."""
 
     title: str
     members: Sequence[Summary]
 
     @cached_property
-    def columns(self) -> dict[ColumnKey, str]:
-        """The columns and their headers, in order."""
-        return columns(summary.case for summary in self.members)
+    def columns(self) -> dict[Case, str]:
+        """The header of each case's column, in order."""
+        return column_headers(summary.case for summary in self.members)
 
     @cached_property
-    def rows(self) -> list[tuple[str, dict[ColumnKey, Summary]]]:
-        """The rows, by ascending size: name of the row, and its summaries by column."""
-        by_case = {summary.case: summary for summary in self.members}
-        return [
-            (row_name(row), {TABLES.column_of(case): by_case[case] for case in row}) for row in size_rows(list(by_case))
-        ]
+    def rows(self) -> dict[Case, str]:
+        """The name of each case's row, by ascending size."""
+        return row_names([summary.case for summary in self.members])
 
     @property
     def name(self) -> str:
         """The title without the words in brackets, such as `all_reduce on gloo`."""
         return self.title.partition(" (")[0]
 
-    @property
-    def timed(self) -> "CaseTable":
-        """The table without the cases that have no time."""
-        return replace(self, members=[summary for summary in self.members if summary.time_s is not None])
+    def only(self, wanted: Callable[[Summary], bool]) -> "CaseTable":
+        """Return the table of some of its summaries."""
+        return replace(self, members=[summary for summary in self.members if wanted(summary)])
 
 
-def tables(summaries: Sequence[Summary]) -> list[CaseTable]:
+def case_tables(summaries: Sequence[Summary]) -> list[CaseTable]:
     """Return the tables of these summaries, in the order of the summaries."""
-    made = TABLES.tables(summaries, lambda summary: summary.case).items()
-    several = [len({summary.case.scheduling for summary in members}) > 1 for _, members in made]
-    titled = [residue if more else members[0].case for (residue, members), more in zip(made, several, strict=True)]
-    return [CaseTable(title(case), members) for case, (_, members) in zip(titled, made, strict=True)]
+    tables = []
+    for residue, members in TABLES.tables(summaries, lambda summary: summary.case).items():
+        several = len({summary.case.scheduling for summary in members}) > 1
+        by_column = sorted(members, key=lambda summary: (*_column(summary.case), summary.case.asked))
+        tables.append(CaseTable(title(residue if several else members[0].case), by_column))
+    return tables
 
 
-def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
-    """Return the columns of cases and their headers, in order: `2 ranks`; `2 ranks normal` if scheduling differs."""
-    keys = sorted({TABLES.column_of(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
-    several = len({scheduling for _, scheduling in keys}) > 1
-    return {(n, scheduling): ranks_text(n) + f" {scheduling}" * several for n, scheduling in keys}
+def _column(case: Case) -> tuple[int, bool, str]:
+    """Return the key by which columns are sorted: the number of ranks, then normal scheduling before others."""
+    return case.world_size, case.scheduling != "normal", case.scheduling
+
+
+def column_headers(cases: Iterable[Case]) -> dict[Case, str]:
+    """Return the header of each case's column, in order: `2 ranks`; `2 ranks normal` if scheduling differs."""
+    ordered = sorted(cases, key=_column)
+    several = len({case.scheduling for case in ordered}) > 1
+    return {case: ranks_text(case.world_size) + f" {case.scheduling}" * several for case in ordered}
+
+
+def row_names(cases: Sequence[Case]) -> dict[Case, str]:
+    """Return the size that names each case's row, in order: `≤ 4 KiB` if it was rounded down for some of its cases."""
+    return {
+        case: "≤ " * any(other.asked_bytes for other in row) + size_text(row[0].asked)
+        for row in size_rows(cases)
+        for case in row
+    }
 
 
 def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
     """Group cases that differ only in size, ranks and scheduling into rows: one per requested size, ascending."""
     return list(grouped(sorted(cases, key=lambda case: (case.asked, case.world_size)), TABLES.row_of).values())
-
-
-def row_name(row: Sequence[Case]) -> str:
-    """Return the size of a row: `4 KiB`, or `≤ 4 KiB` if it was rounded down for some numbers of ranks."""
-    return ("≤ " if any(case.asked_bytes for case in row) else "") + size_text(row[0].asked)
 
 
 # ── notes on tables ──────────────────────────────────────────────────────────────────────────────
@@ -139,153 +151,148 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
     """Return a sentence on cases whose calls have two modes, the widest apart first; empty if there are none."""
     modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
-    headers = columns(summary.case for summary in members)
+    headers = column_headers(summary.case for summary in members)
     named = [
-        f"{headers[TABLES.column_of(case)]}, {size_text(case.size_bytes)}: "
-        + format_modes(stall.share, stall.fast_s, stall.slow_s)
-        for case, stall in modes
+        f"{place(case, headers)}: {format_modes(stall.share, stall.fast_s, stall.slow_s)}" for case, stall in modes
     ]
     return [f"two modes: {first_few(named, separator='; ')}"] if modes else []
 
 
+def place(case: Case, headers: Mapping[Case, str]) -> str:
+    """Name a case within its table: `2 ranks, 4 KiB`, or `2 ranks` if the operation has no size."""
+    return ", ".join([headers[case], *([size_text(case.size_bytes)] if case.size_bytes else [])])
+
+
 def width(summaries: Sequence[Summary]) -> str:
-    """Name the intervals of these times: `95 % interval`, `range of launches`, both, or that none is known."""
+    """Name the intervals of these times, such as `95 % interval or range of launches`; empty if none is known."""
     kinds = {s.time_s.kind for s in summaries if s.time_s is not None and s.time_s.known}
-    if IntervalKind.RANGE not in kinds:
-        return "95 % interval" if kinds else "no interval is known"
-    return "range of launches" if len(kinds) == 1 else "95 % interval or range of launches"
+    return " or ".join(sorted({INTERVALS.get(kind, "95 % interval") for kind in kinds}))
 
 
 def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
     """Return the meaning of the intervals and their relative half-widths; ranges of launches only if all are ranges."""
-    sure = {case: time for case, time in times.items() if time.known and time.kind != IntervalKind.RANGE}
-    shown = sure or {case: time for case, time in times.items() if time.known}
+    known = {case: time for case, time in times.items() if time.known}
+    sure = {case: time for case, time in known.items() if time.kind != IntervalKind.RANGE}
     what = "precision" if sure else "spread of launches (too few for a 95 % interval)"
-    return what, {case: time.relative_half_width for case, time in shown.items()}
+    return what, {case: time.relative_half_width for case, time in (sure or known).items()}
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
-def terminal_tables(shown: Sequence[CaseTable], only_times: bool = False) -> Blocks:
-    """Return tables for the terminal: an overview of each, or one table of all if there are more than MOST_TABLES.
+def terminal_tables(tables: Sequence[CaseTable], only_times: bool = False) -> Blocks:
+    """Return tables for the terminal: each with half-widths in place of wide columns, or one table if there are many.
 
     only_times: leave out bus bandwidths and notes, for the screen of a run that is being measured.
     """
-    if not shown:
+    if not tables:
         return [NOTHING_MEASURED]
-    if len(shown) > MOST_TABLES:
-        return _in_one(shown)
-    written: Blocks = []
-    for each in shown:
-        written += [Heading(each.title, 3), *([] if only_times else items(notes_of(each.members)))]
-        if len(each.columns) > MOST_INTERVALS:
-            written += [f"time ± half of its {width(each.members)}", *_pivot(each, {"": time_and_width})]
-        else:
-            written += [f"time [{width(each.members)}]", *_pivot(each, {"": time_and_interval})]
-        if any(s.busbw for s in each.members) and not only_times:
-            rates = _pivot(each, {"": lambda s: rate_text(s.busbw) if s.time_s else FAILED})
-            written += ["bus bandwidth, GB/s", *rates]
-    return written
+    if len(tables) > MOST_TABLES:
+        return _in_one(tables)
+    blocks: Blocks = []
+    for case_table in tables:
+        short = len({*case_table.columns.values()}) > MOST_INTERVALS
+        blocks += [Heading(case_table.title, 3), *case_grid([case_table], short, not only_times)]
+        blocks += [] if only_times else items(notes_of(case_table.members))
+    return blocks
 
 
-def sections(shown: Sequence[CaseTable]) -> Blocks:
+def sections(tables: Sequence[CaseTable]) -> Blocks:
     """Return a section for each table."""
-    written: Blocks = []
-    for each in shown:
-        time = "Time, as imported," if any(s.imported for s in each.members) else "Mean time"
-        rates: Cells = {"GB/s": lambda s: rate_text(s.busbw)} if any(s.busbw for s in each.members) else {}
-        widths = f"{time} with its {width(each.members)}{', and bus bandwidth' if rates else ''}:"
-        written += [Heading(each.title), widths, *_pivot(each, {"": time_and_interval} | rates)]
-        written += items(notes_of(each.members))
-    return written
-
-
-def _pivot(shown: CaseTable, cells: Cells) -> Blocks:
-    """Return one row per size, with a column per number of ranks and cell. cells: header → cell of a summary.
-
-    An empty header is replaced by the number of ranks.
-    """
-    headers = [(header or ranks, (key, cell)) for key, ranks in shown.columns.items() for header, cell in cells.items()]
-
-    def cell_text(row: tuple[str, Mapping[ColumnKey, Summary]], key: tuple[ColumnKey, Cell]) -> str:
-        at, cell = key
-        return cell(row[1][at]) if at in row[1] else NOTHING
-
-    return table(shown.rows, [Column("size", lambda row: row[0]), *keyed(headers, cell_text)])
-
-
-def _in_one(shown: Sequence[CaseTable]) -> Blocks:
-    """Join tables into one, with a row per table and size; common properties are above it, and notes below it."""
-    every = [s for each in shown for s in each.members]
-    common, own = labels.describe([KINDS.residue(each.members[0].case) for each in shown])
-    rows = []
-    for each, parts in zip(shown, own, strict=True):
-        variant = ", ".join(part.words for part in parts if part.name != "op")
-        rows += [(each.members[0].case.op, variant, name, by_column) for name, by_column in each.rows]
-    written: list[Column[tuple[str, str, str, dict[ColumnKey, Summary]]]] = [
-        left("operation", lambda row: row[0]),
-        left("how", lambda row: row[1]),
-        Column("size", lambda row: row[2]),
-        *keyed(
-            [(ranks, key) for key, ranks in columns(s.case for s in every).items()],
-            lambda row, key: _time_width_and_rate(row[3][key]) if key in row[3] else NOTHING,
-        ),
-    ]
-    by_kind = grouped((each.members[0].case for each in shown), lambda case: f"{case.op} on {case.backend}")
-    noted = {name: dict.fromkeys(note for case in cases for note in notes([case])) for name, cases in by_kind.items()}
     return [
-        COMPACT.format(width(every)),
+        block
+        for case_table in tables
+        for block in (Heading(case_table.title), *case_grid([case_table]), *items(notes_of(case_table.members)))
+    ]
+
+
+def case_grid(
+    tables: Sequence[CaseTable], short: bool = False, rates: bool = True, leading: Sequence[Column[Summary]] = ()
+) -> Blocks:
+    """Return a caption and one table of the cases of some tables: a row per size, a column per number of ranks.
+
+    short: write half-widths in place of intervals, and bus bandwidths in brackets. rates: include bus bandwidths.
+    leading: columns in front of the size, which tell the tables apart.
+    """
+    summaries = {summary.case: summary for case_table in tables for summary in case_table.members}
+    names = {case: name for case_table in tables for case, name in case_table.rows.items()}
+    headers = column_headers(summaries)
+    if short and rates:
+        cells = [Column("", _time_and_rate)]
+    else:
+        every = [Column[Summary]("", lambda s: time_text(s, short)), Column("GB/s", lambda s: rate_text(s.busbw))]
+        cells = every[: 1 + rates]
+    grid = pivot(
+        [summaries[case] for case in names],
+        [*leading, Column("size", lambda s: names[s.case])],
+        (lambda s: headers[s.case], headers.values()),
+        cells,
+    )
+    return [caption([*summaries.values()], short, rates), *grid]
+
+
+def caption(members: Sequence[Summary], short: bool, rates: bool) -> str:
+    """Return the sentence on the numbers of a table; it names only those that some case has."""
+    kind = width(members)
+    parts = ["Time, as imported" if any(s.imported for s in members) else "Mean time"]
+    if kind:
+        parts[0] += f" ± half of its {kind}" if short else f" with its {kind}"
+    if rates and any(rate_text(s.busbw) != NOTHING for s in members):
+        parts.append("in brackets the bus bandwidth in GB/s" if short else "bus bandwidth")
+    return f"{', and '.join(parts)}:"
+
+
+def _in_one(tables: Sequence[CaseTable]) -> Blocks:
+    """Join tables into one, with a row per table and size; common properties are above it, and notes below it."""
+    cases = [case_table.members[0].case for case_table in tables]
+    common, own_parts = labels.describe([KINDS.residue(case) for case in cases])
+    variants = [", ".join(part.words for part in parts if part.name != "op") for parts in own_parts]
+    how = {s.case: words for case_table, words in zip(tables, variants, strict=True) for s in case_table.members}
+    by_kind = grouped(cases, lambda case: f"{case.op} on {case.backend}")
+    noted = {name: dict.fromkeys(note for case in same for note in notes([case])) for name, same in by_kind.items()}
+    leading: list[Column[Summary]] = [left("operation", lambda s: s.case.op), left("how", lambda s: how[s.case])]
+    return [
         f"All: {', '.join(labels.in_words(common))}",
-        *table(rows, written),
-        *items(
-            [*(f"**{name}**: {'; '.join(texts)}" for name, texts in noted.items()), *rounding([s.case for s in every])]
-        ),
+        *case_grid(tables, short=True, leading=leading),
+        *items([*(f"**{name}**: {'; '.join(texts)}" for name, texts in noted.items()), *rounding([*how])]),
     ]
 
 
-def answer_table(shown: CaseTable) -> Blocks:
+def answer_table(case_table: CaseTable) -> Blocks:
     """Return a row per number of ranks: times of the smallest and largest size, bus bandwidth of the largest size."""
-    ends = dict([shown.rows[0], shown.rows[-1]])
-    largest = shown.rows[-1][1]
-    rates = {key: rate_text(largest[key].busbw if key in largest else None) for key in shown.columns}
-    written: list[Column[ColumnKey]] = [
-        left("", lambda key: shown.columns[key]),
-        *keyed(
-            [("time" if name == NOTHING else name, by_column) for name, by_column in ends.items()],
-            lambda key, by_column: time_and_interval(by_column[key]) if key in by_column else NOTHING,
-        ),
-    ]
-    if {*rates.values()} != {NOTHING}:
-        written.append(Column("GB/s", lambda key: rates[key]))
-    return table(shown.columns, written)
+    sizes = {case: "time" if name == NOTHING else name for case, name in case_table.rows.items()}
+    smallest, *_, largest = [*sizes.values()] * 2
+    return pivot(
+        [s for s in case_table.members if sizes[s.case] in {smallest, largest}],
+        [left("", lambda s: case_table.columns[s.case])],
+        (lambda s: sizes[s.case], [smallest, largest]),
+        [
+            Column("", time_text),
+            Column("GB/s", lambda s: rate_text(s.busbw) if sizes[s.case] == largest else NOTHING),
+        ],
+    )
 
 
 def case_details(members: Sequence[Summary]) -> Blocks:
     """Return one row per case with all details on how far to trust it, and a line with values that are all equal."""
     several = len({s.case.scheduling for s in members}) > 1
-    details: list[tuple[str, Callable[[Summary], str]]] = [
-        (width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
-        ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
-        *((result.fact.title, _cell(result)) for result in results.columns(Summary) if result.fact.title),
-    ]
-    texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
-    single = {header: min(cells) for header, cells in texts.items() if len(cells) == 1}
+    details: dict[str, Callable[[Summary], str]] = {
+        width(members) or "interval": lambda s: interval_text(s.time_s, format_seconds),
+        "±": lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING,
+        **{result.fact.title: _cell(result) for result in results.columns(Summary) if result.fact.title},
+    }
+    texts = {header: {s.case: cell(s) if s.time_s else NOTHING for s in members} for header, cell in details.items()}
+    single = {header: min(cells.values()) for header, cells in texts.items() if len({*cells.values()}) == 1}
     same = {header: text for header, text in single.items() if len(members) > 1 or text == NOTHING}
     shared = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
-    columns = [
+    columns: list[Column[Summary]] = [
         Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
         Column("size", lambda s: size_text(s.case.size_bytes)),
         Column("time", lambda s: format_seconds(s.time_s.value) if s.time_s else FAILED),
-        *(Column(header, _if_timed(cell)) for header, cell in details if header not in same),
+        *keyed([(header, header) for header in texts if header not in same], lambda s, header: texts[header][s.case]),
     ]
     return [*([f"The same in all cases: {', '.join(shared)}."] if shared else []), *table(members, columns)]
 
 
-def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
-    """Return the cell, replaced by a dash if nothing was timed."""
-    return lambda s: NOTHING if s.time_s is None else cell(s)
-
-
-def _cell(result: results.Quantity) -> Cell:
+def _cell(result: results.Quantity) -> Callable[[Summary], str]:
     """Return the cell of a result; some share it with another result."""
     text = UNITS[result.fact.unit]
     return SHARED.get(result.fact.name, lambda summary: text(result.of(summary)))
@@ -308,7 +315,11 @@ def _stopped_by(s: Summary) -> str:
     return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
-SHARED: dict[str, Cell] = {"fastest_rank_s": _slowest_over_fastest, "outliers": _outliers, "stopped_by": _stopped_by}
+SHARED: dict[str, Callable[[Summary], str]] = {
+    "fastest_rank_s": _slowest_over_fastest,
+    "outliers": _outliers,
+    "stopped_by": _stopped_by,
+}
 
 
 def rate_text(bytes_per_s: float | None) -> str:
@@ -320,27 +331,27 @@ def rate_text(bytes_per_s: float | None) -> str:
 UNITS: dict[Unit, Callable[[Any], str]] = {
     Unit.SECONDS: seconds_text,
     Unit.RATE: rate_text,
-    Unit.SHARE: lambda value: NOTHING if value is None else format_share(value),
+    Unit.SHARE: lambda value: optional(value, format_share),
     Unit.TEXT: lambda value: str(value) if value else NOTHING,
 }
 
 
-def time_and_interval(summary: Summary) -> str:
-    """Format as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the half-width exceeds the time."""
+def time_text(summary: Summary, short: bool = False) -> str:
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `627 µs ±108 %, too noisy` if the half-width exceeds the time.
+
+    short: format as `1.10 ms ±9 %` always.
+    """
     time_s = summary.time_s
-    if time_s is not None and time_s.known and time_s.relative_half_width > 1:
-        return f"{time_and_width(summary)}, too noisy"
-    return FAILED if time_s is None else with_interval(time_s, format_seconds)
-
-
-def _time_width_and_rate(summary: Summary) -> str:
-    """Format time, half-width and bus bandwidth as `1.86 ms ±97 % (0.281)`."""
-    return time_and_width(summary) + (f" ({format_rate(summary.busbw)})" if summary.time_s and summary.busbw else "")
-
-
-def time_and_width(summary: Summary) -> str:
-    """Format time and half-width as `1.86 ms ±97 %`."""
-    if summary.time_s is None:
+    if time_s is None:
         return FAILED
-    width = f" ±{format_share(summary.time_s.relative_half_width)}" if summary.time_s.known else ""
-    return f"{format_seconds(summary.time_s.value)}{width}"
+    noisy = time_s.known and time_s.relative_half_width > 1
+    if not (short or noisy):
+        return with_interval(time_s, format_seconds)
+    width = f" ±{format_share(time_s.relative_half_width)}" if time_s.known else ""
+    return f"{format_seconds(time_s.value)}{width}{'' if short else ', too noisy'}"
+
+
+def _time_and_rate(summary: Summary) -> str:
+    """Format time, half-width and bus bandwidth as `1.86 ms ±97 % (0.281)`."""
+    rate = rate_text(summary.busbw)
+    return time_text(summary, short=True) + (f" ({rate})" if summary.time_s and rate != NOTHING else "")

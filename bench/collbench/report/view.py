@@ -4,7 +4,7 @@ In: a `Run` and its analysis. Out: a `View`, whose parts are made when the first
 summaries of collectives; each package describes the cases that the package measured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,12 @@ from collbench.model.notices import INCOMPLETE
 from collbench.model.records import Case, Run
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, parts
-from collbench.report.tables import CaseTable, tables
+from collbench.report.tables import CaseTable, case_tables
+
+
+def is_call(case: Case) -> bool:
+    """Return whether a case is a collective, not an operation of a package."""
+    return OPERATIONS[case.op].rank is None
 
 
 @dataclass(frozen=True)
@@ -25,27 +30,19 @@ class View:
     run: Run
     analysis: Analysis
 
-    @cached_property
-    def of_calls(self) -> "View":
-        """The view of the collectives, without the cases of packages' operations."""
-        return self._of(lambda case: OPERATIONS[case.op].rank is None)
-
-    def _of(self, wanted: Callable[[Case], bool]) -> "View":
+    def select(self, wanted: Callable[[Case], bool]) -> "View":
         """Return the view of some cases."""
-        run, plan = self.run, self.run.plan
-        skips = tuple(skip for skip in plan.skips if wanted(skip.case))
-        samples = [samples for samples in run.samples if wanted(samples.case)]
-        return View(
-            replace(run, samples=samples, plan=replace(plan, skips=skips)),
-            replace(self.analysis, summaries=tuple(s for s in self.analysis.summaries if wanted(s.case))),
-        )
+        plan = replace(self.run.plan, skips=tuple(skip for skip in self.run.plan.skips if wanted(skip.case)))
+        samples = [samples for samples in self.run.samples if wanted(samples.case)]
+        summaries = tuple(summary for summary in self.analysis.summaries if wanted(summary.case))
+        return View(replace(self.run, samples=samples, plan=plan), replace(self.analysis, summaries=summaries))
 
     def only(self, fields: Mapping[str, object]) -> "View":
         """Return the view of the cases that have these values: name of a field of a case → value.
 
         Raises ConfigError if no case has them.
         """
-        view = self._of(lambda case: all(case.value(name) == value for name, value in fields.items()))
+        view = self.select(lambda case: all(case.value(name) == value for name, value in fields.items()))
         if not view.analysis.summaries:
             requested = ", ".join(f"{name} {value}" for name, value in fields.items())
             there = "; ".join(
@@ -55,20 +52,20 @@ class View:
             raise ConfigError(f"{self.run.name}: no case with {requested}; it has {there or 'no cases'}")
         return view
 
-    @property
-    def calls(self) -> Sequence[Summary]:
-        """The summaries of collectives."""
-        return self.of_calls.analysis.summaries
+    @cached_property
+    def calls(self) -> list[Summary]:
+        """The summaries of collectives, without those of packages' operations."""
+        return [summary for summary in self.analysis.summaries if is_call(summary.case)]
 
     @cached_property
     def tables(self) -> list[CaseTable]:
         """The summaries of collectives in tables."""
-        return tables(self.calls)
+        return case_tables(self.calls)
 
-    @property
+    @cached_property
     def timed_tables(self) -> list[CaseTable]:
         """The tables without the cases that have no time."""
-        return [timed for timed in (each.timed for each in self.tables) if timed.members]
+        return case_tables([summary for summary in self.calls if summary.time_s is not None])
 
     @cached_property
     def descriptions(self) -> list[Description]:

@@ -7,7 +7,7 @@ from collbench.model.conclusions import Analysis
 from collbench.model.pages import page
 from collbench.model.units import counted, format_bytes, format_seconds, format_share
 from collbench.packages.bimodality.conclusions import Companion, GlooStalls, LaunchFact, LaunchModes, modes_of
-from collbench.report.labels import between, label
+from collbench.report.labels import between, enumerated, label
 from collbench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
@@ -59,7 +59,7 @@ def companion_words(companion: Companion) -> str:
     facts = ", ".join(FACTS[fact].format(rank=rank) for fact, rank in companion.facts)
     if companion.more is not None:
         return f"{facts} ({'more' if companion.more else 'less'} where slow)"
-    return f"{facts} (slow: {' or '.join(companion.slow)}; others: {' or '.join(companion.others)})"
+    return f"{facts} (slow: {enumerated(companion.slow, 'or')}; others: {enumerated(companion.others, 'or')})"
 
 
 def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:
@@ -70,10 +70,10 @@ def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:
 
 
 def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
-    number = " or ".join(map(str, stalls.ranks))
+    number = enumerated(stalls.ranks, "or")
     waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}" + f" with {number} ranks" * with_ranks
     if stalls.cases:
-        ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
+        ranks = enumerated(sorted({case.world_size for case in stalls.cases}), "or")
         sizes = {case.size_bytes for case in stalls.cases}
         size_range = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
         share = f"{format_share(stalls.share)} of calls ({size_range}, {ranks} ranks)"

@@ -10,8 +10,8 @@ from collbench.model.projection import grouped
 from collbench.model.records import Json
 from collbench.model.units import format_bytes, format_share
 from collbench.packages.bits.conclusions import Baseline, BitsRow, Differing
-from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, section, table
-from collbench.report.labels import NOTHING, counted, dtype_words, ranks_text
+from collbench.report.blocks import Blocks, Heading, items, left, pivot, section
+from collbench.report.labels import counted, dtype_words, enumerated, ranks_text
 
 # Largest number of sentences on differences; the rest is in bits.json.
 MOST_SENTENCES = 24
@@ -50,25 +50,17 @@ def brief(rows: Sequence[BitsRow]) -> Blocks:
     same = [key for key, members in rows_of.items() if all(row.identical and not row.wrong for row in members)]
     worlds_of = {name: tuple(world for _, world in keys) for name, keys in grouped(same, lambda key: key[0]).items()}
     lines = [
-        f"identical in every variation on {_listed(worlds)}: {', '.join(names)}"
+        f"identical in every variation on {enumerated(worlds)} rank{'s' * (worlds != (1,))}: {', '.join(names)}"
         for worlds, names in grouped(worlds_of, lambda name: worlds_of[name]).items()
     ]
     return [*results([row for row in rows if (_name(row), row.case.world_size) not in same]), *lines]
 
 
-def _listed(worlds: Sequence[int]) -> str:
-    """Format as `2, 3 and 4 ranks`."""
-    *most, last = worlds
-    return f"{', '.join(map(str, most))}{' and ' if most else ''}{ranks_text(last)}"
-
-
 def results(rows: Sequence[BitsRow]) -> Blocks:
     """Return a table: a row per operation, dtype, backend and world size, and a column per variation."""
-    cells = {(_name(row), ranks_text(row.case.world_size), row.variation): cell(row) for row in rows}
-    columns: list[Column[tuple[str, str]]] = [left("operation", lambda key: key[0]), left("", lambda key: key[1])]
-    names = dict.fromkeys(row.variation for row in rows)
-    columns += keyed(zip(names, names, strict=True), lambda key, name: cells.get((*key, name), NOTHING), "left")
-    return table(dict.fromkeys((name, ranks) for name, ranks, _ in cells), columns)
+    names = [left("operation", _name), left("", lambda row: ranks_text(row.case.world_size))]
+    variations = (lambda row: row.variation, [row.variation for row in rows])
+    return pivot(rows, names, variations, [left("", cell)])
 
 
 def cell(row: BitsRow) -> str:

@@ -6,7 +6,7 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
@@ -32,6 +32,7 @@ from collbench.report.labels import (
     counted,
     dtype_words,
     interval_text,
+    optional,
     ranks_text,
     seconds_text,
     with_interval,
@@ -42,7 +43,6 @@ from collbench.report.rows import row
 from collbench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
-N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
@@ -60,15 +60,15 @@ REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; bo
 def sections(analysis: Analysis) -> Blocks:
     """Return the sections on the recorded job and on each of its replayed steps."""
     replays = replays_of(analysis)
-    shown: Blocks = []
+    blocks: Blocks = []
     if replays.recorded is not None:
-        shown += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
+        blocks += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
     for step in replays.steps:
-        shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
-        shown += [*replay_table(step), REPLAY_EXPLAINED]
+        blocks += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
+        blocks += [*replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
-            shown += ["Not as recorded:", *items(sentences(step.changes))]
-    return shown
+            blocks += ["Not as recorded:", *items(sentences(step.changes))]
+    return blocks
 
 
 def brief(analysis: Analysis) -> Blocks:
@@ -80,23 +80,23 @@ def brief(analysis: Analysis) -> Blocks:
 
 def recorded_parts(job: RecordedJob) -> Blocks:
     """Return the account of the time in calls: a sentence, tables by kind and by group, and withheld conclusions."""
-    shown: Blocks = [recorded_sentence(job)]
+    blocks: Blocks = [recorded_sentence(job)]
     kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
-    shown += _recorded_table("calls", kinds, job)
+    blocks += _recorded_table("calls", kinds, job)
     if len(job.groups) > 1:
-        shown += _recorded_table("group", [_Row(*group) for group in job.groups], job)
+        blocks += _recorded_table("group", [_Row(*group) for group in job.groups], job)
     if any(kind.busbw is not None for kind in job.kinds) and job.total is not None:
-        shown.append(RATE_EXPLAINED)
+        blocks.append(RATE_EXPLAINED)
     if job.total is not None:
         divided = job.total.moved_s or job.total.waited_s
         explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
-        shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+        blocks.append(" ".join([RECORDED_EXPLAINED, *explained]))
     if job.late is not None:
-        shown.append(NEXT.format(rank_named(job, job.late[0])))
+        blocks.append(NEXT.format(rank_named(job, job.late[0])))
     if job.ends_late is not None:
         rank_text = rank_named(job, job.ends_late[0])
-        shown.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
-    return [*shown, *below("Unknown:", items(sentences(job.withheld)))]
+        blocks.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
+    return [*blocks, *below("Unknown:", items(sentences(job.withheld)))]
 
 
 def recorded_json(job: RecordedJob) -> Json:
@@ -170,11 +170,11 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
         Column("number", lambda row: f"{row.time.calls:.3g}"),
     ]
     if any(row.size_bytes is not None for row in rows):
-        columns.append(Column("bytes", lambda row: _or_nothing(row.size_bytes, format_rounded_bytes)))
+        columns.append(Column("bytes", lambda row: optional(row.size_bytes, format_rounded_bytes)))
     if total is not None:
         columns.append(Column("in calls", lambda row: seconds_text(row.time.in_calls_s)))
     if total is not None and any(row.busbw is not None for row in rows):
-        columns.append(Column("GB/s", lambda row: _or_nothing(row.busbw, format_rate)))
+        columns.append(Column("GB/s", lambda row: optional(row.busbw, format_rate)))
     if total is not None and (total.moved_s or total.waited_s):
         columns += [
             Column("moving", lambda row: _divided(row.time, row.time.moved_s)),
@@ -182,15 +182,11 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
             Column("most for", lambda row: _waited_for(row.time, job)),
         ]
     if total is not None and total.exposed_s is not None:
-        columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
-    shown = list(rows[:MOST_KINDS])
+        columns.append(Column("exposed", lambda row: optional(row.time.exposed_s, format_seconds)))
+    most = list(rows[:MOST_KINDS])
     if further := [row.time for row in rows[MOST_KINDS:]]:
-        shown.append(_Row(f"{len(further)} further", together(further)))
-    return table(shown, columns)
-
-
-def _or_nothing(value: N | None, text: Callable[[N], str]) -> str:
-    return NOTHING if value is None else text(value)
+        most.append(_Row(f"{len(further)} further", together(further)))
+    return table(most, columns)
 
 
 def _divided(time: RecordedTime, value: float) -> str:

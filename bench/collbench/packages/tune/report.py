@@ -13,7 +13,7 @@ from collbench.model.units import counted, first_few, format_bytes, format_round
 from collbench.packages.tune.catalog import Library
 from collbench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned, TuneState, Why
 from collbench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
-from collbench.report.labels import NOTHING, between, ranks_text
+from collbench.report.labels import NOTHING, between, optional, ranks_text
 from collbench.report.notices import sentences
 from collbench.report.rows import row
 
@@ -121,7 +121,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
         Column("size", lambda r: format_bytes(r.cell.size)),
         left("rule", lambda r: str(r.choice)),
         left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
-        Column("÷ default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
+        Column("÷ default", lambda r: optional(r.ratio, _ratio)),
         Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
         left("why", lambda r: _reason(r.why)),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from collbench.catalog.package import PictureKind
 from collbench.catalog.registry import PACKAGES
 from collbench.model.deferred import Deferred
-from collbench.report.view import View
+from collbench.report.view import View, is_call
 from collbench.store import folders
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
@@ -36,8 +36,9 @@ PICTURES = (
 def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
     """Draw the pictures for which the run has data; remove old pages. paper: fit a column, also as SVG and PDF."""
     folders.make_folder(folder)
+    calls = view.select(is_call)
     for kind in PICTURES:
-        shown = view if kind in OF_PACKAGES else view.of_calls
+        shown = view if kind in OF_PACKAGES else calls
         DRAW(kind.drawn_by, shown.run, shown.analysis, [folder / page for page in kind.pages], paper)
     return drawn(folder)
 

@@ -24,7 +24,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     names: names of the nodes.
     """
     odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
-    shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
+    listed = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
     columns: list[Column[NodeCheck]] = [
         left("node", lambda check: names[check.node]),
         left("verdict", lambda check: check.verdict),
@@ -35,7 +35,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
     named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
-    further = len(verdict.nodes) - len(shown)
+    further = len(verdict.nodes) - len(listed)
     remarks = [f"and {further} further nodes that passed"] * bool(further)
     if verdict.path is not None:
         groups = [first_few([names[node] for node in group], NAMED_NODES) for group in verdict.path.groups]
@@ -44,7 +44,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     remarks += [*sentences(verdict.remarks), *(f"failed: {text}" for text in sentences(verdict.broken))]
     headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
     headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
-    return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]
+    return [headline, *table(listed, columns), *(["\n".join(remarks)] if remarks else [])]
 
 
 def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:

@@ -8,7 +8,7 @@ from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdic
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.comparison import ratio_text
 from collbench.report.junit import JUnitSuite, class_of
-from collbench.report.labels import NOTHING, interval_text, label
+from collbench.report.labels import interval_text, label, optional
 from collbench.report.machine_format import csv_text, json_text
 from collbench.report.notices import sentence
 from collbench.report.rows import cells, row
@@ -22,11 +22,11 @@ def checks_document(result: CheckedTable, run: str) -> Blocks:
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
-    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
+    blocks: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
     if result.index is not None and len(checks) > 1:
-        shown.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
+        blocks.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
-    return [*shown, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
+    return [*blocks, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
 
 
 CHECKS: list[Column[Check]] = [
@@ -34,8 +34,8 @@ CHECKS: list[Column[Check]] = [
     left("verdict", lambda check: check.verdict),
     Column("expected GB/s", lambda check: format_rate(check.expected)),
     Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
-    Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
-    Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
+    Column("busbw GB/s", lambda check: optional(check.measured, lambda busbw: format_rate(busbw.value))),
+    Column("95 % interval", lambda check: interval_text(check.measured, format_rate)),
     left("note", lambda check: sentence(check.note) if check.note else ""),
 ]
 

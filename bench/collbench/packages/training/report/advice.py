@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from collbench.model.units import format_rounded_bytes, format_seconds, format_share
 from collbench.packages.training.conclusions import OFF_S, OFF_SHARE, PlanPrediction, ScenarioAnalysis, Verified
 from collbench.packages.training.planning.advisor import BATCHES, WORTH, ExplainedAdvice, Way
-from collbench.packages.training.report.steps import bounds, scenario_text, seconds
+from collbench.packages.training.report.steps import scenario_text, value_text
 from collbench.report.blocks import Blocks, Code, Column, Heading, items, left, section, table
-from collbench.report.labels import NOTHING
+from collbench.report.labels import NOTHING, interval_text, seconds_text
 
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 # Most buckets that code compares one by one.
@@ -204,8 +204,8 @@ def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> Block
 VERIFIED: list[Column[Verified]] = [
     left("plan", lambda plan: plan.name),
     Column("predicted tail", lambda plan: format_seconds(plan.predicted_s)),
-    Column("measured tail", lambda plan: seconds(plan.tail_s)),
+    Column("measured tail", lambda plan: seconds_text(plan.tail_s)),
     Column("holds", lambda plan: HOLDS[plan.holds]),
-    Column("exposed communication", lambda plan: seconds(plan.exposed.value) if plan.exposed else NOTHING),
-    Column("its 95 % interval", lambda plan: bounds(plan.exposed)),
+    Column("exposed communication", lambda plan: value_text(plan.exposed)),
+    Column("its 95 % interval", lambda plan: interval_text(plan.exposed, seconds_text)),
 ]

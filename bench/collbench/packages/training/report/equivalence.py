@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from collbench.model.pages import page
 from collbench.packages.training.catalog.equivalence import Proof, Verdict, dealt
 from collbench.report.blocks import Blocks, Column, Heading, Picture, keyed, left, table
-from collbench.report.labels import NOTHING
+from collbench.report.labels import NOTHING, optional
 from collbench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
 from collbench.store import folders
 
@@ -74,7 +74,7 @@ def tables(proof: Proof) -> Blocks:
     columns: list[Column[Verdict]] = [
         left("trial", lambda verdict: f"{verdict.result.trial.name}, {verdict.result.trial.dtype}"),
         left("expected", lambda verdict: EXPECTED[verdict.result.trial.must]),
-        Column(size, lambda v: NOTHING if v.result.difference is None else f"{v.result.difference:.2g}"),
+        Column(size, lambda verdict: optional(verdict.result.difference, "{:.2g}".format)),
         Column("allowed", lambda verdict: verdict.limit or NOTHING),
         left("verdict", lambda verdict: verdict.text),
     ]

@@ -20,7 +20,7 @@ from collbench.packages.training.synchronisation import (
     step_settings,
 )
 from collbench.report.blocks import Blocks, Column, items, keyed, left, section, table
-from collbench.report.labels import ranks_text
+from collbench.report.labels import ranks_text, seconds_text
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, PackageResults, PlannedText, ReportPart
 
@@ -46,7 +46,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
             *section("Scaling over numbers of ranks", scaling, 3),
         ],
         folded=folded(scenarios),
-        precision=[f"two copies of one strategy differ by up to {steps.seconds(max(noise))} per step"] if noise else [],
+        precision=[f"two copies of one strategy differ by up to {seconds_text(max(noise))} per step"] if noise else [],
         verified="the invariants of every strategy were checked before its first timed step" if checked else "",
         caveats=steps.unexplained(scenarios),
         circumstances=[f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else [],
@@ -81,14 +81,14 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
 
 def _scenarios(plan: Plan) -> Blocks:
     """For each scenario, return its strategies, controls first, and the memory that a rank needs."""
-    shown: Blocks = []
+    blocks: Blocks = []
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
         needed = rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory per rank, without activations"
-        shown += [f"{steps.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
-        shown += table(strategies, STRATEGIES)
-    return shown
+        blocks += [f"{steps.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
+        blocks += table(strategies, STRATEGIES)
+    return blocks
 
 
 STRATEGIES: list[Column[Strategy]] = [
@@ -109,15 +109,15 @@ def best(measured: Sequence[Mapping[str, str]]) -> str | None:
 
 def models() -> Blocks:
     """Return the presets with their sizes."""
-    shown: list[Column[str]] = [
+    model_columns: list[Column[str]] = [
         left("model", lambda name: name),
         Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),
         Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
     ]
     sizes = [(size.name, size.name) for size in fields(Preset)]
-    shown += keyed(sizes, lambda name, size: str(getattr(PRESETS[name], size)))
+    model_columns += keyed(sizes, lambda name, size: str(getattr(PRESETS[name], size)))
     note = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
-    return [*table(PRESETS, shown), note]
+    return [*table(PRESETS, model_columns), note]
 
 
 def results(analysis: Analysis) -> dict[Case, StrategyResult]:

@@ -19,9 +19,10 @@ from collbench.model.records import Run
 from collbench.model.units import format_bytes
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
-from collbench.packages.training.report.steps import ends, is_reference, scenario_text, seconds
+from collbench.packages.training.report.steps import ends, is_reference, scenario_text
 from collbench.packages.training.step_records import CallRecord, RankTimeline, Timeline
 from collbench.packages.training.synchronisation import Strategy
+from collbench.report.labels import seconds_text as seconds
 from collbench.report.plots import figures
 from collbench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
 

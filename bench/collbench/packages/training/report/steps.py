@@ -6,14 +6,15 @@ and comparisons write. Computes nothing but layout. A missing number is a dash, 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from collbench.model import results
 from collbench.model.conclusions import Interval
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, InvariantCheck, Run
-from collbench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from collbench.model.units import first_few, format_bytes, format_rounded_bytes, format_share
 from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import (
     AAPair,
@@ -35,7 +36,18 @@ from collbench.packages.training.synchronisation import (
 )
 from collbench.report import blocks, labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
-from collbench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
+from collbench.report.labels import (
+    NOTHING,
+    SEPARATOR,
+    between,
+    common_parts,
+    counted,
+    interval_text,
+    optional,
+    ranks_text,
+    seconds_text,
+    with_interval,
+)
 
 # Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
@@ -120,23 +132,14 @@ def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
     return place if result.resolved else f"{place}, {UNRESOLVED}"
 
 
-def seconds(value: float | None) -> str:
-    """Format seconds as `1.61 ms`; a dash if there is no value."""
-    return NOTHING if value is None else format_seconds(value) if value else "0 s"
-
-
 def percent(value: float | None) -> str:
     """Format a share in percent, `12.3` for 0.123: the unit is in the header."""
-    if value is None:
-        return NOTHING
-    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
+    return optional(value, lambda share: f"{round(100 * share, 1) + 0.0:.1f}")  # + 0.0: a rounded −0.0 is 0.0
 
 
-def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
+def spread(value: str, std: str) -> str:
     """Format a value and its standard deviation as `1.61 ms ± 40 µs`."""
-    if value is None:
-        return NOTHING
-    return text(value) + (f" ± {text(std)}" if std is not None else "")
+    return value if NOTHING in {value, std} else f"{value} ± {std}"
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
@@ -144,26 +147,14 @@ def ends(interval: Interval | None) -> tuple[float, float] | None:
     return (interval.low, interval.high) if interval is not None and interval.known else None
 
 
-def bounds(interval: Interval | None) -> str:
-    """Format an interval as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
-    limits = ends(interval)
-    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
-
-
-def with_bounds(interval: Interval | None) -> str:
-    """Format a time and its interval as `1.10 ms [1.00 – 1.20 ms]`; dashes for what is not known."""
-    return f"{seconds(interval.value)} {bounds(interval)}" if interval else NOTHING
-
-
-def _value(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.value
+def value_text(interval: Interval | None) -> str:
+    """Format the time in the middle of an interval as `1.10 ms`; a dash if there is none."""
+    return optional(interval, lambda known: seconds_text(known.value))
 
 
 def _listed(texts: Iterable[str], separator: str = "; ") -> str:
     """Join distinct texts in one cell, at most the first MOST_NAMED."""
-    distinct = list(dict.fromkeys(texts))
-    more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
-    return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
+    return first_few([*dict.fromkeys(texts)], MOST_NAMED, separator) or NOTHING
 
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
@@ -190,8 +181,8 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
         left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
-        Column("step_time", lambda result: seconds(_value(result.step))),
-        Column("comm_time [95 % interval]", lambda result: with_bounds(result.exposed)),
+        Column("step_time", lambda result: value_text(result.step)),
+        Column("comm_time [95 % interval]", lambda result: with_interval(result.exposed, seconds_text)),
         Column("of it, %", lambda result: percent(result.share)),
     ]
     return [
@@ -222,9 +213,9 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
             costs = _span(r.exposed for r in level)
             text += f"; communication costs {costs} of it" if costs else ""
         else:
-            text += f"**{best.name}** is fastest: {seconds(_value(best.step))} per step"
+            text += f"**{best.name}** is fastest: {value_text(best.step)} per step"
             if best.exposed is not None:
-                cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+                cost = with_interval(best.exposed, seconds_text)
                 text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
         if scenario.advice is not None:
             text += f". Buckets: {_advised(scenario.advice, scenario)}"
@@ -235,18 +226,18 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 def _advised(advice: Advice, scenario: ScenarioAnalysis) -> str:
     """Return the advised buckets with their predicted tail, or the strategy with a smaller measured tail."""
-    default = seconds(advice.default.tail_s)
+    default = seconds_text(advice.default.tail_s)
     tails = [(r.split.tail_s, r.name) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
     least_s, name = min(tails, default=(math.inf, ""))
     if advice.advised and least_s < advice.cap.tail_s:
         return (
-            f"keep {name}, which was measured to leave {seconds(least_s)} after backward; no cap is predicted to leave "
-            f"less (best: {format_bytes(advice.cap_bytes)}, {seconds(advice.cap.tail_s)})"
+            f"keep {name}, which was measured to leave {seconds_text(least_s)} after backward; no cap is predicted to "
+            f"leave less (best: {format_bytes(advice.cap_bytes)}, {seconds_text(advice.cap.tail_s)})"
         )
     if not advice.advised:
         return f"leave torch's default, which is predicted to leave {default} after backward"
     return (
-        f"set a cap of {format_bytes(advice.cap_bytes)}, predicted to leave {seconds(advice.cap.tail_s)} after "
+        f"set a cap of {format_bytes(advice.cap_bytes)}, predicted to leave {seconds_text(advice.cap.tail_s)} after "
         f"backward (torch's default: {default})"
     )
 
@@ -258,24 +249,24 @@ def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 def reference(scenario: ScenarioAnalysis) -> str:
     """Return one line: the step without synchronisation, the timed blocks used, and the A/A noise."""
-    without = f"{seconds(scenario.compute.value)} per step" if scenario.compute else "not known"
+    without = f"{seconds_text(scenario.compute.value)} per step" if scenario.compute else "not known"
     used = scenario.blocks - scenario.dropped
     limit = "no strategy was measured twice"
     if scenario.aa_pairs:
-        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} per step"
+        limit = f"two copies of one strategy differ by up to {seconds_text(scenario.noise_s)} per step"
     return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
 
 
 def competing(scenario: ScenarioAnalysis) -> list[StrategyResult]:
     """Return the timed strategies that may be chosen, by place, then by time."""
     chosen = [result for result in timed(scenario) if competes(result.strategy)]
-    return sorted(chosen, key=lambda result: (result.place or math.inf, _value(result.step) or 0.0))
+    return sorted(chosen, key=lambda result: (result.place or math.inf, result.step.value if result.step else 0.0))
 
 
 def _span(intervals: Iterable[Interval | None]) -> str:
     """Format the smallest and the largest value as `1.00 – 1.20 ms`; empty without values."""
     values = sorted(interval.value for interval in intervals if interval is not None)
-    return between(seconds(values[0]), seconds(values[-1])) if values else ""
+    return between(seconds_text(values[0]), seconds_text(values[-1])) if values else ""
 
 
 def overview(scenario: ScenarioAnalysis) -> Blocks:
@@ -290,10 +281,10 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
         left("place", lambda result: place_text(result, scenario)),
-        Column("step_time ± std", lambda result: spread(_value(result.step), result.step_std, seconds)),
-        Column("comm_time ± std", lambda result: spread(_value(result.exposed), result.exposed_std, seconds)),
-        Column("its 95 % interval", lambda result: bounds(result.exposed)),
-        Column("comm_frac ± std, %", lambda result: spread(result.share, result.share_std, percent)),
+        Column("step_time ± std", lambda result: spread(value_text(result.step), seconds_text(result.step_std))),
+        Column("comm_time ± std", lambda result: spread(value_text(result.exposed), seconds_text(result.exposed_std))),
+        Column("its 95 % interval", lambda result: interval_text(result.exposed, seconds_text)),
+        Column("comm_frac ± std, %", lambda result: spread(percent(result.share), percent(result.share_std))),
         Column("hidden, %", hidden),
     ]
     return table(timed(scenario), columns) or [NOT_TIMED]
@@ -316,7 +307,9 @@ def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
         if place is not None and len(members) > 1:
             steps = [result.step.value for result in members if result.step]
             listed = ", ".join(result.name for result in members)
-            lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
+            lines.append(
+                f"**place {place}**: {listed}: {seconds_text(min(steps))} to {seconds_text(max(steps))} per step"
+            )
     for text, known in (
         ("the interval of the time that {} {} includes 0", True),
         ("the time that {} {} has no interval", False),
@@ -335,9 +328,9 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
         Column("calls per step", lambda result: NOTHING if result.calls is None else str(len(result.calls))),
-        Column("comm_time", lambda result: seconds(_value(result.exposed))),
-        *keyed(parts, lambda result, part: seconds(part.of(result.split))),
-        Column("calls alone", lambda result: seconds(result.calls_alone_s)),
+        Column("comm_time", lambda result: value_text(result.exposed)),
+        *keyed(parts, lambda result, part: seconds_text(part.of(result.split))),
+        Column("calls alone", lambda result: seconds_text(result.calls_alone_s)),
         left("adds up", lambda result: {True: "yes", False: "NO", None: NOTHING}[result.adds_up]),
     ]
     return table([result for result in timed(scenario) if result.split is not None], columns)
@@ -345,7 +338,8 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
 
 def memory(scenario: ScenarioAnalysis) -> Blocks:
     """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
-    return [*shown, MEMORY] if (shown := memory_table(scenario)) else []
+    measured = memory_table(scenario)
+    return [*measured, MEMORY] if measured else []
 
 
 def memory_table(scenario: ScenarioAnalysis) -> Blocks:
@@ -359,14 +353,13 @@ def memory_table(scenario: ScenarioAnalysis) -> Blocks:
     }
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
-        *keyed(instants.items(), lambda result, instant: _bytes(getattr(result.memory, instant, None))),
-        Column("computed", lambda result: _bytes(result.computed_bytes)),
+        *keyed(
+            instants.items(),
+            lambda result, instant: optional(getattr(result.memory, instant, None), format_rounded_bytes),
+        ),
+        Column("computed", lambda result: optional(result.computed_bytes, format_rounded_bytes)),
     ]
     return table(results if any(result.memory for result in results) else [], columns)
-
-
-def _bytes(size: int | None) -> str:
-    return NOTHING if size is None else format_rounded_bytes(size)
 
 
 def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
@@ -383,8 +376,8 @@ def _zero_cell(difference: Interval) -> str:
 
 AA_PAIRS: list[Column[AAPair]] = [
     left("strategy, twice", lambda pair: short_name(pair.strategy)),
-    Column("second − first, per step", lambda pair: seconds(pair.difference.value)),
-    Column("its 95 % interval", lambda pair: bounds(pair.difference)),
+    Column("second − first, per step", lambda pair: seconds_text(pair.difference.value)),
+    Column("its 95 % interval", lambda pair: interval_text(pair.difference, seconds_text)),
     left("includes 0", lambda pair: _zero_cell(pair.difference)),
 ]
 
@@ -411,9 +404,14 @@ def advice(scenario: ScenarioAnalysis) -> Blocks:
     links = [("predicted tail", 0), (f"on a link {off} slower", 1), (f"{off} faster", 2)]
     columns: list[Column[tuple[str, Sequence[float | None], StrategyResult | None]]] = [
         left("buckets", lambda row: row[0]),
-        *keyed(links, lambda row, link: seconds(row[1][link])),
-        Column("measured tail", lambda row: seconds(row[2].split.last_rank_s if row[2] and row[2].split else None)),
-        Column("exposed communication (comm_time)", lambda row: with_bounds(row[2].exposed if row[2] else None)),
+        *keyed(links, lambda row, link: seconds_text(row[1][link])),
+        Column(
+            "measured tail", lambda row: seconds_text(row[2].split.last_rank_s if row[2] and row[2].split else None)
+        ),
+        Column(
+            "exposed communication (comm_time)",
+            lambda row: with_interval(row[2].exposed if row[2] else None, seconds_text),
+        ),
     ]
     what = "Set the cap" if advised.advised else "Leave torch's default"
     return [f"**{what}.** {PREDICTION}", *table(rows, columns)]
@@ -438,38 +436,26 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
         where = f" ({title})" if len(scenarios) > 1 else ""
         checks += [(result.name + where, check) for result in scenario.results for check in result.checks]
     kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
-    return table(
-        [(kind, [(name, check) for name, check in checks if check.invariant == kind]) for kind in kinds], CHECKED
-    )
+    rows = [_invariant_row(kind, [pair for pair in checks if pair[1].invariant == kind]) for kind in kinds]
+    return table(rows, [left(header, itemgetter(number)) for number, header in enumerate(INVARIANT_HEADERS)])
 
 
-Checks = list[tuple[str, InvariantCheck]]
+INVARIANT_HEADERS = ("invariant", "requirement", "valid for", "VIOLATED by", "does not apply")
 
 
-def _violating(checks: Checks) -> set[str]:
-    return {strategy for strategy, check in checks if check.ok is False}
-
-
-def _holds(checks: Checks) -> str:
-    """Return the number of strategies that keep an invariant, without any violation in any launch."""
-    kept = {strategy for strategy, check in checks if check.ok}
-    return str(len(kept - _violating(checks))) if checks else "not checked"
-
-
-def _without(checks: Checks) -> str:
-    """Return the reasons why an invariant does not apply, with the number of strategies."""
-    judged = {strategy for strategy, check in checks if check.ok is not None}
-    reasons = Counter(check.text for strategy, check in checks if check.ok is None and strategy not in judged)
-    return _listed(f"{count} × {text}" for text, count in reasons.items())
-
-
-CHECKED: list[Column[tuple[str, Checks]]] = [
-    left("invariant", lambda row: row[0]),
-    left("requirement", lambda row: INVARIANTS.get(row[0], NOTHING)),
-    Column("valid for", lambda row: _holds(row[1])),
-    left("VIOLATED by", lambda row: _listed(f"{name}: {check.text}" for name, check in row[1] if check.ok is False)),
-    left("does not apply", lambda row: _without(row[1])),
-]
+def _invariant_row(invariant: str, checks: Sequence[tuple[str, InvariantCheck]]) -> list[str]:
+    """Return the cells of an invariant. checks: names of strategies, and their checks of it in all launches."""
+    violations = {f"{name}: {check.text}": name for name, check in checks if check.ok is False}
+    kept = {name for name, check in checks if check.ok} - {*violations.values()}
+    judged = {name for name, check in checks if check.ok is not None}
+    reasons = Counter(check.text for name, check in checks if name not in judged)
+    return [
+        invariant,
+        INVARIANTS.get(invariant, NOTHING),
+        str(len(kept)) if checks else "not checked",
+        _listed(violations),
+        _listed(f"{count} × {text}" for text, count in reasons.items()),
+    ]
 
 
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
@@ -479,9 +465,9 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
         SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
         for parts in labels.case_parts(list(scenarios))
     ]
-    tables = zip(titles, scenarios.values(), strict=True)
-    shown = [block for title, rows in tables for block in [f"**{title}**", *table(rows, SCALED)]]
-    return [*shown, SCALING] if shown else []
+    titled = zip(titles, scenarios.values(), strict=True)
+    tables = [block for title, rows in titled for block in [f"**{title}**", *table(rows, SCALED)]]
+    return [*tables, SCALING] if tables else []
 
 
 def _efficiency(point: ScalingPoint) -> str:
@@ -495,7 +481,7 @@ def _efficiency(point: ScalingPoint) -> str:
 SCALED: list[Column[ScalingPoint]] = [
     left("strategy", lambda point: short_name(strategy_in(point.case))),
     Column("ranks", lambda point: str(point.case.world_size)),
-    Column("step_time", lambda point: seconds(point.step.value)),
+    Column("step_time", lambda point: seconds_text(point.step.value)),
     Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
     Column("speed-up", lambda point: f"{point.speed_up:.2f}"),
     Column("efficiency, %", _efficiency),
