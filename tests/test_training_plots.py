@@ -15,7 +15,7 @@ from collbench.packages.training.report import plots as training
 from collbench.packages.training.step_records import CallRecord
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.plots import PICTURES, draw
-from collbench.report.plots.figures import STYLE
+from collbench.report.plots.figures import REPORT, STYLE, lay_out
 from collbench.report.view import View
 from training_fixtures import with_training
 
@@ -34,6 +34,7 @@ def comparison():
 def svg(figure) -> str:
     file = io.StringIO()
     with rc_context(STYLE):
+        lay_out(figure, REPORT)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
@@ -87,8 +88,8 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
     naive = next(axes for title, axes in by_name.items() if title.startswith("naive:"))
-    ticks, calls = naive.collections[:2]
-    assert len(ticks.get_segments()) == len(invented.GRADIENTS) and len(calls.get_paths()) == len(invented.GRADIENTS)
+    ticks, calls = naive.lines[0], naive.collections[0]
+    assert len(ticks.get_xdata()) == len(invented.GRADIENTS) == len(calls.get_paths())
     assert any(title.startswith("none") and "waits" not in title for title in by_name)
 
 
@@ -128,7 +129,7 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
 def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
     for figure in drawn_by(training.buckets, comparison):
         with rc_context(STYLE):
-            figure.draw_without_rendering()
+            lay_out(figure, REPORT)
         box = figure.legends[0].get_window_extent()
         assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 

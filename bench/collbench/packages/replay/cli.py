@@ -103,8 +103,7 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
         analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
         (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
         with optional():
-            folders.make_folder(folder)
-            DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+            DRAW([folder / page for page in kind.pages], kind.drawn_by, None, analysis)
             written.append(str(folder / f"{kind.name}.png"))
     if written:
         say("\n" + "\n".join(written))

@@ -207,8 +207,7 @@ def _measured(
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     with optional():
         if plots:
-            folders.make_folder(picture.parent)
-            DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
+            DRAW([picture.with_suffix("")], Deferred("packages.tune.plots:ratios"), tuned)
     shown = os.path.relpath(picture, path) if picture.is_file() else None
     folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
     folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
