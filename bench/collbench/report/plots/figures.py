@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from collbench.model.units import format_rounded_bytes, format_seconds
 from collbench.store import folders
@@ -209,7 +209,7 @@ class RoundLocator(LogLocator):
         return super().tick_values(vmin, vmax)
 
 
-class SizeLocator(Locator):
+class SizeLocator(LogLocator):
     """Ticks at powers of two: at each, or at each second, fourth, fifth or tenth, if their labels would not fit."""
 
     def __call__(self) -> Any:
@@ -227,9 +227,7 @@ def labels_on(axis: Any) -> float:
 def size_axis(axes: Axes) -> None:
     """Make x a logarithmic axis of sizes in bytes."""
     axes.set_xscale("log", base=2)
-    if axes.dataLim.width == 0:  # a single size
-        axes.set_xlim(axes.dataLim.x0 / 2, axes.dataLim.x0 * 2)
-    axes.xaxis.set_major_locator(SizeLocator())
+    axes.xaxis.set_major_locator(SizeLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
     axes.xaxis.set_minor_locator(LogLocator(base=2, numticks=100))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -3,7 +3,6 @@
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
-import math
 from collections import defaultdict
 from typing import Any
 
@@ -23,8 +22,8 @@ from collbench.report.plots.figures import COLOURS, GREY, draw_matrix, log_axis,
 MOST_ROWS, MOST_NUMBERS = 6, 16
 # Fewer times than this show no distribution.
 FEWEST_TIMES = 100
-# Bars of a histogram per decade of times, and the narrowest axis: the ratio of its limits.
-BARS_A_DECADE, NARROWEST = 40, 4
+# Bars of a histogram.
+BARS = 80
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:
@@ -90,12 +89,10 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     title = f"Distribution of the times: {len(chosen)} of {cases}, {kind}\n{common}"
     figure, grid = figures.page(title.rstrip(), [0.65] * len(chosen), sharex=True)
     drawn = [times_of[summary.case] for summary in chosen]
-    # The bars reach from the shortest time to nearly the longest: a single iteration must not widen the axis.
-    low = 0.95 * min(times.min() for times in drawn)
-    high = 1.1 * max(np.quantile(times, 0.995) for times in drawn)
-    wider = max(1.0, NARROWEST * low / high) ** 0.5
-    low, high = low / wider, high * wider
-    bins = np.geomspace(low, high, 2 + round(BARS_A_DECADE * math.log10(high / low)))
+    # The axis reaches from the shortest time to nearly the longest, which a single iteration must not determine, and at
+    # least to twice the shortest.
+    low = min(times.min() for times in drawn)
+    bins = np.geomspace(low, max(2 * low, *(np.quantile(times, 0.995) for times in drawn)), BARS)
     for axes, name, summary, times in zip(grid[:, 0], names, chosen, drawn, strict=True):
         assert summary.time_s is not None  # noqa: S101 - selected above
         axes.hist(times, bins=bins, weights=np.full(len(times), 100 / len(times)), color=COLOURS[5], edgecolor="none")
@@ -104,7 +101,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
         stall = summary.stall
         axes.set_title(text if stall is None else f"{text}; {format_modes(stall.share, stall.fast_s, stall.slow_s)}")
     log_axis(axes, "x", time_text)
-    axes.set_xlim(low, high)
+    axes.set_xlim(bins[0], bins[-1])
     axes.set_xlabel("time of one iteration (slowest rank)")
     figure.supylabel("share of the iterations, %")
     return [figure]

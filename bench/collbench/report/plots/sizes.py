@@ -16,7 +16,7 @@ from collbench.model.records import Run
 from collbench.model.units import first_few, format_rate
 from collbench.report.labels import counted, ranks_text, size_text
 from collbench.report.plots import panels
-from collbench.report.plots.figures import Point, draw_intervals, log_axis, name_axes, size_axis, time_text
+from collbench.report.plots.figures import LINES, Point, draw_intervals, log_axis, name_axes, size_axis, time_text
 from collbench.report.plots.panels import Line, Page, Panel
 from collbench.report.tables import size_rows, width
 
@@ -26,7 +26,6 @@ FAR = 3
 MOST_SIZES = 4
 # A line through two numbers of ranks says no more than the table.
 FEWEST_WORLDS = 3
-BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 SIZE = "message size per rank"
 
 
@@ -185,5 +184,4 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float)
         if rate > FAR * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above the picture: {text}")
             continue
-        dashes = BOUND_DASHES[number % len(BOUND_DASHES)]
-        axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, dashes), label=text)
+        axes.axhline(rate, color="black", linewidth=1.2, linestyle=LINES[1 + number % 3], label=text)

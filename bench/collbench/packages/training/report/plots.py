@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from collbench.model.conclusions import Analysis
 from collbench.model.projection import grouped
@@ -49,15 +48,13 @@ BARS: dict[str, dict[str, Any]] = {
 SMALLEST_CAP = 256 * 2**10
 # Colour of calls.
 CALL = COLOURS[4]
-# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable, and
-# includes packing.
-FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting for gradients", "update"
-# Styles of these parts. Waiting is hatched: it must stand out from updating also in black and white.
+# The parts of a step that a compute lane shows, in order, with their styles. Waiting lasts until the last gradient is
+# usable, and includes packing; its hatches stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
-    FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
-    BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
-    WAITING: {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
-    UPDATE: {"facecolor": COLOURS[2], "linewidth": 0},
+    "forward": {"facecolor": COLOURS[5]},
+    "backward": {"facecolor": COLOURS[0]},
+    "waiting for gradients": {"facecolor": COLOURS[1], "hatch": "////", "edgecolor": "white", "linewidth": 0},
+    "update": {"facecolor": COLOURS[2]},
 }
 # Baseline strategies, which other strategies are meant to improve on; they are drawn first.
 BASELINES = ("naive",)
@@ -92,9 +89,7 @@ def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figur
     rows = []
     for row, result in enumerate(timed):
         end_s = _bar(axes, row, result)
-        axes.annotate(
-            _bar_text(result), (end_s, row), (5, 0), textcoords="offset points", va="center", fontsize="small"
-        )
+        axes.text(end_s, row, f"  {_bar_text(result)}", va="center", fontsize="small")
         place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
         rows.append(f"{result.name} ({place})")
     if scenario.compute is not None:
@@ -123,9 +118,9 @@ def _bar(axes: Axes, row: int, result: StrategyResult) -> float:
     limits = ends(exposed)
     if limits is None:
         return max(step_s, base_s)
-    arms = [[exposed.value - limits[0]], [limits[1] - exposed.value]]
-    axes.errorbar([step_s], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
-    return max(step_s, base_s, base_s + limits[1])
+    low_s, high_s = (base_s + limit for limit in limits)
+    draw_intervals(axes, [row], [(step_s, low_s, high_s)], horizontal=True, color="black", linewidth=1.1)
+    return max(step_s, base_s, high_s)
 
 
 def _bar_text(result: StrategyResult) -> str:
@@ -151,7 +146,8 @@ def buckets(_: Run, analysis: Analysis) -> list[Figure]:
 
 def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> Figure:
     """Draw a line for each kind of strategy over its caps; each plan is a point of its own."""
-    figure, axes = _over_size(scenario, "Exposed communication over bucket size")
+    title = "Exposed communication over bucket size"
+    figure, axes = _over_size(scenario, title, "exposed communication per step")
     if scenario.aa_pairs:
         band: Any = {"color": GREY, "alpha": 0.15, "linewidth": 0}
         text = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
@@ -162,12 +158,13 @@ def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> 
         points = sorted(pairs, key=lambda pair: pair[0])
         times = [(time.value, *(ends(time) or (time.value, time.value))) for _, time in points]
         draw_intervals(axes, [size for size, _ in points], times, label=name, **look(number))
-    return _finished(figure, axes, "exposed communication per step")
+    return figure
 
 
 def _tails(scenario: ScenarioAnalysis, advice: Advice, measured: Sequence[StrategyResult]) -> Figure:
     """Draw the predicted tails of uniform caps and torch's default with the bound, and the measured tails."""
-    figure, axes = _over_size(scenario, "Tail of a step over bucket size, predicted and measured")
+    title = "Tail of a step over bucket size, predicted and measured"
+    figure, axes = _over_size(scenario, title, "communication after backward")
     cap, tail_s = advice.cap_bytes, advice.cap.tail_s
     least = min([SMALLEST_CAP, *(_size(result.strategy) for result in measured)])
     if caps := sorted(pair for pair in advice.caps if pair[0] >= least):
@@ -186,21 +183,17 @@ def _tails(scenario: ScenarioAnalysis, advice: Advice, measured: Sequence[Strate
     for tail_s in [tail_s for size, tail_s, name in tails if name == "ddp" and not size][:1]:
         text = f"torch's default, measured: {seconds(tail_s)}"
         axes.axhline(tail_s, color="black", linewidth=1.1, linestyle="-.", label=text)
-    return _finished(figure, axes, "communication after backward")
+    return figure
 
 
-def _over_size(scenario: ScenarioAnalysis, title: str) -> tuple[Figure, Axes]:
+def _over_size(scenario: ScenarioAnalysis, title: str, y: str) -> tuple[Figure, Axes]:
     figure, ((axes,),) = figures.page(f"{title}\n{scenario_text(scenario.scenario)}", [BUCKETS])
-    return figure, axes
-
-
-def _finished(figure: Figure, axes: Axes, label: str) -> Figure:
     size_axis(axes)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
-    axes.set_ylabel(label)
+    axes.set_ylabel(y)
     axes.axhline(0, color="black", linewidth=0.8)
-    return figure
+    return figure, axes
 
 
 def _size(strategy: Strategy) -> int:
@@ -227,7 +220,7 @@ def timelines(_: Run, analysis: Analysis) -> list[Figure]:
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
     """Draw one page in the order of `timelines`: no second strategy of a kind precedes the best of another kind."""
     recorded = [r for r in training.timed(scenario) if r.timeline and r.timeline.ranks]
-    typical = [r for r in recorded if r.timeline and r.step and _length_s(r.timeline) <= DISTURBED * r.step.value]
+    typical = [r for r in recorded if r.timeline and r.step and r.timeline.step_s <= DISTURBED * r.step.value]
     kinds = [result.strategy.name for result in typical]
     faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(typical)}  # of its kind
     first = sorted(typical, key=lambda r: (not is_reference(r), r.label not in BASELINES, faster[r.label]))
@@ -244,15 +237,11 @@ def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
     return _page(f"{TITLE}{more}\n{scenario_text(scenario.scenario)}", drawn)
 
 
-def _length_s(timeline: Timeline) -> float:
-    return max(rank.end_s for rank in timeline.ranks)
-
-
 def _in_words(timeline: Timeline, silent: bool) -> str:
     """Describe a step as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
     tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
     calls = max(len(line.calls) for line in timeline.ranks)
-    words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
+    words = [f"step {seconds(timeline.step_s)}"]
     words += [f"waits {seconds(tail)}"] if tail > 0 else []
     words.append(
         "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
@@ -285,8 +274,8 @@ def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
     for (begin_s, end_s), (part, style) in zip(pairwise(stamps), PARTS.items(), strict=True):
         if end_s > begin_s:
-            corner = (line.begin_s + begin_s, y)
-            axes.add_patch(Rectangle(corner, end_s - begin_s, COMPUTE, label=part, **style))
+            place: Any = {"left": line.begin_s + begin_s, "height": COMPUTE, "align": "edge"}
+            axes.barh(y, end_s - begin_s, label=part, **place, **style)
     ticks: Any = {"color": "black", "markeredgewidth": min(0.7, 40 / max(1, len(line.ready_s)))}
     ready_s = [line.begin_s + time_s for time_s in line.ready_s]
     axes.plot(ready_s, [y + 0.25 * COMPUTE] * len(ready_s), "|", label="a gradient becomes ready", **ticks)
