@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from collbench.model.units import format_rounded_bytes, format_seconds
 from collbench.store import folders
@@ -228,7 +228,7 @@ def size_axis(axes: Axes) -> None:
     """Make x a logarithmic axis of sizes in bytes."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(SizeLocator(base=2))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: size_text(value))
     axes.xaxis.set_minor_locator(LogLocator(base=2, numticks=100))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -238,13 +238,13 @@ def log_axis(axes: Axes, name: str, text: Callable[[float], str]) -> None:
     axes.set(**{f"{name}scale": "log"})
     axis = {"x": axes.xaxis, "y": axes.yaxis}[name]
     axis.set_major_locator(RoundLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_major_formatter(lambda value, _: text(value))
     axis.set_minor_formatter(NullFormatter())
 
 
 def time_axis(axis: Axis) -> None:
     """Label a linear axis of times with numbers and units."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axis.set_major_formatter(lambda value, _: time_text(value))
 
 
 def time_text(seconds: float) -> str:
@@ -287,7 +287,7 @@ def draw_intervals(
     places: on x; if horizontal, on y. points: each a value and the limits of its interval; limits that equal the value
     mean that no interval is known. options: of `Axes.errorbar`.
     """
-    values, low, high = np.array(points).T
+    values, low, high = np.reshape(points, (-1, 3)).T
     bars = [np.where(side == values, np.nan, np.abs(side - values)) for side in (low, high)]
     if horizontal:
         axes.errorbar(values, places, xerr=bars, **options)

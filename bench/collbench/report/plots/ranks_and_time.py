@@ -103,7 +103,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     log_axis(axes, "x", time_text)
     axes.set_xlim(bins[0], bins[-1])
     axes.set_xlabel("time of one iteration (slowest rank)")
-    figure.supylabel("share of the iterations, %")
+    figure.supylabel("share, %")
     return [figure]
 
 

@@ -132,5 +132,6 @@ def _losses(proof: Proof) -> list[Figure]:
             axes.plot(examples, result.loss, linewidth=1.2, **options)
         axes.set_ylim(bottom=0)
         axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.08))
-    name_axes(figure, "examples seen by all ranks", "loss of all examples", grid.flat[len(topics) :])
+    name_axes(figure, "", "loss of all examples", grid.flat[len(topics) :])
+    figure.supxlabel("examples seen by all ranks together")
     return [figure]
