@@ -81,6 +81,7 @@ def picture(name, run, analysis) -> str:
     file = io.StringIO()
     with rc_context(figures.STYLE):
         (figure,) = next(kind for kind in PICTURES if kind.name == name).drawn_by(run, analysis)
+        figures.lay_out(figure, figures.REPORT)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
@@ -277,9 +278,11 @@ def test_every_picture_has_its_units(tmp_path, also_svg):
 
 def test_a_picture_for_a_paper_fits_its_column(run, tmp_path):
     draw(View(run, analyze(run)), tmp_path, paper=True)
-    width = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "time.svg").read_text())[1])
-    assert width == pytest.approx(3.3 * 72) and "Time over message size" not in (tmp_path / "time.svg").read_text()
-    assert (tmp_path / "time.pdf").read_bytes().startswith(b"%PDF")
+    svg, pdf = (tmp_path / "paper/time.svg").read_text(), (tmp_path / "paper/time.pdf").read_bytes()
+    width = float(re.search(r'width="([\d.]+)pt"', svg)[1])
+    assert width == pytest.approx(3.3 * 72) and "Time over message size" not in svg
+    assert pdf.startswith(b"%PDF") and b"/Type3" not in pdf
+    assert [path.suffix for path in tmp_path.glob("time.*")] == [".png"]
 
 
 def test_findings_are_in_the_report_and_in_the_pictures():
@@ -331,8 +334,8 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path, also_svg):
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
     result = compare(old, new, summarize(old), summarize(new))
     assert comparison_plots.draw_comparison(result, tmp_path).stat().st_size > 5000
-    svg = (tmp_path / "comparison.svg").read_text()
-    for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 cases slower", "4 KiB"):
+    svg = (tmp_path / "comparison.svg").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 slower", "4 KiB"):
         assert word in svg, word
     document = written(comparison.document(result))
     assert document.startswith("SLOWER by 5") and "; 6 cases slower\n" in document

@@ -15,7 +15,7 @@ from collbench.packages.training.report import plots as training
 from collbench.packages.training.step_records import CallRecord
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.plots import PICTURES, draw
-from collbench.report.plots.figures import STYLE
+from collbench.report.plots.figures import REPORT, STYLE, lay_out
 from collbench.report.view import View
 from training_fixtures import with_training
 
@@ -34,6 +34,7 @@ def comparison():
 def svg(figure) -> str:
     file = io.StringIO()
     with rc_context(STYLE):
+        lay_out(figure, REPORT)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
@@ -87,8 +88,8 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
     naive = next(axes for title, axes in by_name.items() if title.startswith("naive:"))
-    ticks, calls = naive.collections[:2]
-    assert len(ticks.get_segments()) == len(invented.GRADIENTS) and len(calls.get_paths()) == len(invented.GRADIENTS)
+    ticks, calls = naive.lines[0], naive.collections[0]
+    assert len(ticks.get_xdata()) == len(invented.GRADIENTS) == len(calls.get_paths())
     assert any(title.startswith("none") and "waits" not in title for title in by_name)
 
 
@@ -112,6 +113,7 @@ def test_five_kinds_of_strategies_are_shown_the_reference_and_naive_however_slow
 
 def test_of_many_ranks_some_are_shown(comparison):
     (page,) = drawn_by(training.timelines, with_ranks(comparison, 64))
+    lay_out(page, REPORT)
     assert page.get_figheight() < 14
     shown = [label.get_text() for label in page.axes[0].get_yticklabels()]
     assert shown == ["rank 0", "rank 21", "rank 42", "rank 63"]
@@ -125,12 +127,11 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
     assert "plan [" in svg(drawn_by(training.buckets, only_plan)[0])
 
 
-def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
-    for figure in drawn_by(training.buckets, comparison):
-        with rc_context(STYLE):
-            figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+def test_a_recorded_step_far_above_the_mean_is_named_and_not_drawn(comparison):
+    slow = (replace(r, step=r.step and replace(r.step, value=r.step.value / 9)) for r in comparison.results[:1])
+    (page,) = drawn_by(training.timelines, replace(comparison, results=(*slow, *comparison.results[1:])))
+    assert "a disturbed step was recorded of none" in page.get_suptitle()
+    assert not any(axes.get_title(loc="left").startswith("none:") for axes in page.axes)
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):

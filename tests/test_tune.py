@@ -365,7 +365,7 @@ def test_bands_of_the_picture_are_the_rules_of_the_file():
         for cell, choice in zip(CELLS, [DEFAULT, RING, LINEAR, LINEAR], strict=True)
     )
     rules = (SizeRule("all_reduce", 2, 4096, 5000, RING), SizeRule("all_reduce", 2, 5001, 65536, LINEAR))
-    (figure,) = plots.ratios(Tuned(results, rules, (), None, 0), None)
+    (figure,) = plots.ratios(Tuned(results, rules, (), None, 0))
     spans = [patch.get_path().get_extents(patch.get_patch_transform()) for patch in figure.axes[0].patches]
     assert [(round(span.x0), round(span.x1)) for span in spans] == [(4096, 5000), (5001, 65536)]
 

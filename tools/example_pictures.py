@@ -29,7 +29,7 @@ SHOWN = {
 }
 # The modules that lay out and label pictures.
 DRAWING = (
-    *(f"report/plots/{name}.py" for name in ("figures", "sizes", "ranks_and_time")),
+    *(f"report/plots/{name}.py" for name in ("figures", "panels", "sizes", "ranks_and_time")),
     *("packages/training/report/plots.py", "packages/replay/plots.py"),
 )
 

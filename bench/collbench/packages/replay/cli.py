@@ -102,8 +102,7 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
         folder = PLOTS / f"look-{_name_of(paths)}"
         analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
         (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
-        folders.make_folder(folder)
-        DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+        DRAW([folder / page for page in kind.pages], kind.drawn_by, None, analysis)
         return folder / f"{kind.name}.png"
 
     give([*report.recorded_parts(job), *([str(save)] if save is not None else [])], {}, draw)

@@ -6,16 +6,15 @@ from matplotlib.figure import Figure
 from collbench.model.conclusions import Analysis
 from collbench.model.records import Run
 from collbench.model.units import format_seconds
-from collbench.packages.replay.conclusions import ReplayedStep, replays_of
-from collbench.packages.replay.report import kind_name, rank_named, recorded_kind, recorded_sentence
-from collbench.report.plots.figures import COLOURS, time_axis, wrapped
+from collbench.packages.replay.conclusions import RecordedKind, ReplayedStep, replays_of
+from collbench.packages.replay.report import rank_named, recorded_kind, recorded_sentence
+from collbench.report.labels import dtype_words, ranks_text
+from collbench.report.plots.figures import COLOURS, GREY, name_rows, page, size_text, time_axis
 
-# Most characters per line of a title, and of the name of a row.
-TITLE, ROW_NAME = 115, 44
-# Most rows of a panel: more rows would be too small to read.
-MOST_ROWS = 45
-# Colour of the kinds of calls that have no colour of their own.
-OTHERS = "#BBBBBB"
+# Most rows of kinds and of ranks: more rows would be too small to read. Inches: height of a row.
+MOST_KINDS, MOST_RANKS, ROW = 7, 45, 0.27
+# A call has this colour in all pictures along time.
+CALL = COLOURS[4]
 
 
 def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
@@ -23,41 +22,43 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     job = replays_of(analysis).recorded
     if job is None or job.total is None or not job.total.in_calls_s:
         return []
-    shown = job.kinds[: len(COLOURS)]
-    names = [wrapped(recorded_kind(kind), ROW_NAME) for kind in shown]
-    times = [kind.time for kind in shown]
-    ranks = sorted(job.ranks) if job.total.waited_for and len(job.ranks) <= MOST_ROWS else []
-    heights = [1 + 0.32 * len(shown), *([1 + 0.26 * len(ranks)] if ranks else [])]
-    figure = Figure(figsize=(9, 1.1 + sum(heights)), layout="constrained")
-    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    begins = np.zeros(len(shown))
-    rows = np.arange(len(shown))
+    kinds, waited_for = job.kinds[:MOST_KINDS], job.total.waited_for
+    ranks = sorted(job.ranks) if waited_for and len(job.ranks) <= MOST_RANKS else []
+    title = f"Time in calls of a recorded step, by kind\n{recorded_sentence(job)}"
+    figure, grid = page(title, [ROW * len(names) for names in (kinds, ranks) if names], sharex=True)
+    upper, *lower = grid[:, 0]
+    begins = np.zeros(len(kinds))
     for name, colour, values in (
-        ("moving data", COLOURS[0], [time.moved_s for time in times]),
-        ("waiting for others", COLOURS[1], [time.waited_s for time in times]),
-        ("moving or waiting, unknown", OTHERS, [time.unsplit_s for time in times]),
+        ("moving data", COLOURS[0], [kind.time.moved_s for kind in kinds]),
+        ("waiting for others", COLOURS[1], [kind.time.waited_s for kind in kinds]),
+        ("moving or waiting, unknown", GREY, [kind.time.unsplit_s for kind in kinds]),
     ):
         if any(values):
-            panels[0].barh(rows, values, left=begins, color=colour, label=name, height=0.7)
+            upper.barh(range(len(kinds)), values, left=begins, color=colour, label=name, height=0.7)
             begins += values
-    panels[0].set_yticks(rows, names)
-    panels[0].invert_yaxis()
-    panels[0].legend(loc="lower right", fontsize=8)
-    panels[0].set_title("time in calls per step, mean over ranks", fontsize=9.5)
-    if ranks:
-        waited = [job.total.waited_for.get(rank, 0.0) for rank in ranks]
-        panels[1].barh(range(len(ranks)), waited, color=COLOURS[1], height=0.7)
-        panels[1].set_yticks(range(len(ranks)), [rank_named(job, rank) for rank in ranks])
-        panels[1].invert_yaxis()
-        panels[1].set_title("how long others waited for each rank per step, mean over ranks", fontsize=9.5)
-    for axes in panels:
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", labelsize=8, length=0)
-        axes.set_xlim(left=0)
-        time_axis(axes.xaxis)
-    text = wrapped(recorded_sentence(job), TITLE)
-    figure.suptitle(f"Time in calls of a recorded step, by kind\n{text}", x=0.01, ha="left", fontsize=10.5)
+    name_rows(upper, [_recorded_name(kind) for kind in kinds])
+    upper.set_title("time in calls per step, mean over ranks")
+    for axes in lower:
+        axes.barh(range(len(ranks)), [waited_for.get(rank, 0.0) for rank in ranks], color=COLOURS[1], height=0.7)
+        name_rows(axes, [rank_named(job, rank) for rank in ranks])
+        axes.set_title("how long others waited for each rank per step, mean over ranks")
+    upper.set_xlim(left=0)
+    time_axis(upper.xaxis)
     return [figure]
+
+
+def _name(operation: str, size_bytes: int, dtype: str | None, ranks: int | None, groups: int = 1) -> str:
+    """Format as `all_reduce of 1.15 MiB float32 over 8 ranks, 4 groups`."""
+    size = f"of {size_text(size_bytes)}" if size_bytes else ""
+    over = f"over {ranks_text(ranks)}" if ranks else ""
+    return " ".join(filter(None, (operation, size, dtype, over))) + (f", {groups} groups" if groups > 1 else "")
+
+
+def _recorded_name(kind: RecordedKind) -> str:
+    """Return the name of a kind of calls, with the number of elements if its bytes are unknown."""
+    if not kind.size_bytes:
+        return recorded_kind(kind)
+    return _name(kind.operation, kind.size_bytes, kind.dtype, kind.ranks, kind.groups)
 
 
 def steps(run: Run, analysis: Analysis) -> list[Figure]:
@@ -66,33 +67,26 @@ def steps(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _replay_figure(step: ReplayedStep) -> Figure:
-    """Draw a row per kind of call, so that overlapping calls are visible. Kinds without a colour share the last row."""
+    """Draw a row per kind of call, so that overlapping calls are visible. Further kinds share the last row."""
     kinds = [kind.case for kind in step.kinds]
-    # A name next to each row is clearer than a legend of colours.
-    names = [wrapped(kind_name(kind), ROW_NAME) for kind in step.kinds[: len(COLOURS)]]
-    if len(kinds) > len(COLOURS):
-        names.append(f"{len(kinds) - len(COLOURS)} further kinds")
-    rows = len(names)
-    shown = [("recorded", step.recorded_bars)] if step.recorded_bars else []
-    shown.append(("here", step.bars))
-    figure = Figure(figsize=(9, 1.5 + len(shown) * (0.5 + 0.28 * rows)), layout="constrained")
-    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (heading, bars) in zip(panels, shown, strict=True):
-        for bar in bars:
-            place = min(kinds.index(bar.kind), len(COLOURS))
-            colour = COLOURS[place] if place < len(COLOURS) else OTHERS
-            reach = [(bar.start_s, bar.duration_s)]
-            axes.broken_barh(reach, (rows - place - 0.9, 0.8), facecolor=colour, edgecolor="white", linewidth=0.3)
-        axes.set_ylim(0, rows)
-        axes.tick_params(axis="y", labelsize=8, length=0)
-        axes.grid(visible=False, axis="y")
-        axes.set_axisbelow(True)
-        axes.set_yticks([rows - place - 0.5 for place in range(rows)], names)
-        axes.set_title(heading, fontsize=9.5)
-    panels[-1].set_xlabel("time since the first call of the step")
-    time_axis(panels[-1].xaxis)
+    names = [
+        _name(kind.case.op, kind.case.size_bytes, " ".join(dtype_words(kind.case)), kind.ranks)
+        for kind in step.kinds[:MOST_KINDS]
+    ]
+    if len(kinds) > MOST_KINDS:
+        names.append(f"{len(kinds) - MOST_KINDS} further kinds")
+    panels = [("recorded", step.recorded_bars)] if step.recorded_bars else []
+    panels.append(("here", step.bars))
     recorded_s = step.recorded.in_calls_s if step.recorded is not None else None
     before = "" if recorded_s is None else f"{format_seconds(recorded_s)} recorded, "
-    text = f"Calls of one step on rank 0, along time; {before}{format_seconds(step.time.value)} here, mean over ranks"
-    figure.suptitle(wrapped(text, TITLE), x=0.01, ha="left", fontsize=10.5)
+    title = f"Calls of one step on rank 0, along time; {before}{format_seconds(step.time.value)} here, mean over ranks"
+    figure, grid = page(title, [ROW * len(names)] * len(panels), sharex=True)
+    for axes, (heading, bars) in zip(grid[:, 0], panels, strict=True):
+        rows = [min(kinds.index(bar.kind), MOST_KINDS) for bar in bars]
+        begins = [bar.start_s for bar in bars]
+        axes.barh(rows, [bar.duration_s for bar in bars], left=begins, color=CALL, edgecolor="white", linewidth=0.3)
+        name_rows(axes, names)
+        axes.set_title(heading)
+    axes.set_xlabel("time since the first call of the step")
+    time_axis(axes.xaxis)
     return figure

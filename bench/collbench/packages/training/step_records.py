@@ -91,6 +91,11 @@ class Timeline:
     gradients: tuple[Gradient, ...]
     ranks: tuple[RankTimeline, ...]
 
+    @property
+    def step_s(self) -> float:
+        """Return the time of the step on the slowest rank."""
+        return max((rank.end_s for rank in self.ranks), default=0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:

@@ -1,6 +1,6 @@
 """Draw pictures of runs: the table of all pictures, with file name, title and drawing function of each.
 
-In: a run and its analysis. Out: PNG files, for a paper also SVG and PDF. To add a picture, add a line to PICTURES and
+In: a run and its analysis. Out: PNG files, for a paper SVG and PDF. To add a picture, add a line to PICTURES and
 a function (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
@@ -10,10 +10,11 @@ from collbench.catalog.package import PictureKind
 from collbench.catalog.registry import PACKAGES
 from collbench.model.deferred import Deferred
 from collbench.report.view import View, is_call
-from collbench.store import folders
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
 DRAW = Deferred("report.plots.figures:draw_pages")
+# Folder of the pictures for a paper, in the folder of pictures.
+PAPER = "paper"
 
 
 OF_PACKAGES = tuple(kind for package in PACKAGES for kind in package.pictures)
@@ -34,12 +35,16 @@ PICTURES = (
 
 
 def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
-    """Draw the pictures for which the run has data; remove old pages. paper: fit a column, also as SVG and PDF."""
-    folders.make_folder(folder)
+    """Draw the pictures for which the run has data; remove old pages. paper: also draw pictures for a paper.
+
+    Those fit columns, and are in a folder of their own, because a report shows the others.
+    """
     calls = view.select(is_call)
     for kind in PICTURES:
-        shown = view if kind in OF_PACKAGES else calls
-        DRAW(kind.drawn_by, shown.run, shown.analysis, [folder / page for page in kind.pages], paper)
+        drawn_view = view if kind in OF_PACKAGES else calls
+        for of_paper in (False, True)[: 1 + paper]:
+            paths = [folder / (PAPER if of_paper else "") / page for page in kind.pages]
+            DRAW(paths, kind.drawn_by, drawn_view.run, drawn_view.analysis, paper=of_paper)
     return drawn(folder)
 
 

@@ -329,12 +329,13 @@ def _result(
     reference = reference_case(case)
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
+    timelines, mean_s = [d.timeline for d in details if d.timeline is not None], step.value if step else 0.0
     result = replace(
         blank,
         calls=next((detail.calls for detail in details if detail.calls is not None), None),
         checks=checks,
-        # Take the first: launches of a resumed run record a timeline again.
-        timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
+        # Launches of a resumed run record a timeline again. The nearest to the mean is typical.
+        timeline=min(timelines, key=lambda timeline: abs(timeline.step_s - mean_s), default=None),
         memory=next((_most(detail.memory) for detail in details if detail.memory), None),
         computed_bytes=alone_bytes(case, strategy_in(case)),
     )

@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from collbench.model.pages import page
 from collbench.packages.training.catalog.equivalence import Proof, Verdict, dealt
 from collbench.report.blocks import Blocks, Column, Heading, Picture, keyed, left, table
 from collbench.report.labels import NOTHING, optional
-from collbench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
-from collbench.store import folders
+from collbench.report.plots.figures import draw_pages, look, name_axes
+from collbench.report.plots.figures import page as plot_page
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
-COLUMNS = 3
+# Columns of panels, and the height of a panel in inches.
+COLUMNS, HEIGHT = 2, 2.6
 # Approximate number of markers per curve, at other points on each curve, so that coinciding curves are distinguishable.
 MARKS = 6
 TRIED = (
@@ -98,44 +98,40 @@ def draw(proof: Proof, folder: Path) -> Path:
 
     The curve of one process is a broad pale line in the colour of the first trial that is compared with it.
     """
-    folders.make_folder(folder)
+    draw_pages([folder / Path(PICTURE).stem], _losses, proof)
+    return folder / PICTURE
+
+
+def _losses(proof: Proof) -> list[Figure]:
     # The curves of both precisions look the same: only the first is drawn.
     topics: dict[str, dict[str, Verdict]] = {}
     for verdict in proof.verdicts:
         trial = verdict.result.trial
         if verdict.result.loss:
             topics.setdefault(trial.topic, {}).setdefault(trial.name, verdict)
-    rows = max(1, -(-len(topics) // COLUMNS))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * COLUMNS, 0.9 + 5.0 * rows), layout="constrained")
-        panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
-        for axes in panels[len(topics) :]:
-            axes.set_visible(False)
-        for axes, (topic, verdicts) in zip(panels, topics.items(), strict=False):
-            axes.set_title(topic, fontsize=10.5)
-            drawn: set[tuple[float, ...]] = set()
-            for style, (name, verdict) in enumerate(verdicts.items()):
-                result, colour = verdict.result, COLOURS[style % len(COLOURS)]
-                examples, examples_alone = (
-                    [batch * step for step in range(len(losses))]
-                    for batch, losses in zip(result.examples, (result.loss, result.alone), strict=True)
-                )
-                if result.alone not in drawn:
-                    pale_line: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
-                    axes.plot(examples_alone, result.alone, color=colour, **pale_line)
-                    drawn.add(result.alone)
-                every = max(1, len(result.loss) // MARKS)
-                line_style: Any = {"marker": MARKERS[style % len(MARKERS)], "linestyle": LINES[style % len(LINES)]}
-                line_style |= {"markevery": (style * every // len(verdicts), every), "markersize": 5, "linewidth": 1.2}
-                axes.plot(examples, result.loss, label=f"{name}: {verdict.text}", color=colour, **line_style)
-            axes.set_ylim(bottom=0)
-            axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.08))
-        figure.suptitle(
-            f"Does data-parallel training train the same model?  {headline(proof).partition(':')[0]}\n"
-            "broad and pale: one process, in the colour of the first trial that is compared with it",
-            x=0.01, ha="left", fontsize=12,
-        )  # fmt: skip
-        figure.supylabel("loss of all examples", fontsize=10)
-        figure.supxlabel("examples seen by all ranks together", fontsize=10)
-        save(figure, folder / PICTURE)
-    return folder / PICTURE
+    title = (
+        f"Does data-parallel training train the same model?  {headline(proof).partition(':')[0]}\n"
+        "broad and pale: one process, in the colour of the first trial that is compared with it"
+    )
+    figure, grid = plot_page(title, [HEIGHT] * max(1, -(-len(topics) // COLUMNS)), COLUMNS)
+    for axes, (topic, verdicts) in zip(grid.flat, topics.items(), strict=False):
+        axes.set_title(topic)
+        drawn: set[tuple[float, ...]] = set()
+        for style, (name, verdict) in enumerate(verdicts.items()):
+            result, options = verdict.result, look(style, style)
+            examples, examples_alone = (
+                [batch * step for step in range(len(losses))]
+                for batch, losses in zip(result.examples, (result.loss, result.alone), strict=True)
+            )
+            if result.alone not in drawn:
+                pale_line: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
+                axes.plot(examples_alone, result.alone, color=options["color"], **pale_line)
+                drawn.add(result.alone)
+            every = max(1, len(result.loss) // MARKS)
+            options |= {"markevery": (style * every // len(verdicts), every), "label": f"{name}: {verdict.text}"}
+            axes.plot(examples, result.loss, linewidth=1.2, **options)
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.08))
+    name_axes(figure, "", "loss of all examples", grid.flat[len(topics) :])
+    figure.supxlabel("examples seen by all ranks together")
+    return [figure]

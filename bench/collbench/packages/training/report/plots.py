@@ -3,20 +3,18 @@
 In: a run and its analysis. Out: figures for each scenario of several ranks; none if there is nothing to draw.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 
 from collbench.model.conclusions import Analysis
 from collbench.model.projection import grouped
 from collbench.model.records import Run
-from collbench.model.units import format_bytes
+from collbench.model.units import first_few
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
 from collbench.packages.training.report.steps import ends, is_reference, scenario_text
@@ -24,7 +22,16 @@ from collbench.packages.training.step_records import CallRecord, RankTimeline, T
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.labels import seconds_text as seconds
 from collbench.report.plots import figures
-from collbench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
+from collbench.report.plots.figures import (
+    COLOURS,
+    GREY,
+    draw_intervals,
+    look,
+    name_rows,
+    size_axis,
+    size_text,
+    time_axis,
+)
 
 COMPUTING, EXPOSED = COLOURS[5], COLOURS[1]
 # Styles of exposed communication, by the name of the style in the legend.
@@ -38,34 +45,30 @@ BARS: dict[str, dict[str, Any]] = {
     UNRESOLVED: {"color": EXPOSED, "alpha": 0.4},
     NEGATIVE: {"facecolor": "none", "edgecolor": EXPOSED, "hatch": "////"},
 }
-# Characters per line in the title of the picture of buckets.
-BUCKETS_WIDE = 118
-# Most sizes that are labelled on the x axis.
-MOST_SIZES = 10
 # Smaller caps, which nobody sets, are drawn only as far as they were measured.
 SMALLEST_CAP = 256 * 2**10
-# Colours of calls, which alternate, so that neighbours can be distinguished.
-FLIGHT, DARKER = COLOURS[4], "#B37700"
-# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable, and
-# includes packing.
-FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
-# Styles of these parts. Waiting is hatched: it must stand out from updating also in black and white.
+# Colour of calls.
+CALL = COLOURS[4]
+# The parts of a step that a compute lane shows, in order, with their styles. Waiting lasts until the last gradient is
+# usable, and includes packing; its hatches stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
-    FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
-    BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
-    WAITING: {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
-    UPDATE: {"facecolor": COLOURS[2], "linewidth": 0},
+    "forward": {"facecolor": COLOURS[5]},
+    "backward": {"facecolor": COLOURS[0]},
+    "waiting for gradients": {"facecolor": COLOURS[1], "hatch": "////", "edgecolor": "white", "linewidth": 0},
+    "update": {"facecolor": COLOURS[2]},
 }
 # Baseline strategies, which other strategies are meant to improve on; they are drawn first.
 BASELINES = ("naive",)
-TITLE = "One step of each strategy along time: computing, and calls below it"
-CAPTION = (
-    "For each rank, the upper bar is its computing, and the boxes below it are its calls.\n"
-    "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
+TITLE = (
+    "One step of each strategy along time, recorded in detail: computing, and below it calls, which are exposed where "
+    "a rank waits"
 )
-AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
+# A recorded step above this multiple of the mean of timed steps was disturbed, and is not drawn.
+DISTURBED = 2
 # Most strategies per page, and most ranks per strategy: a page with more does not fit on a screen.
 MOST_TIMELINES, SHOWN_RANKS = 5, 4
+# Inches: height of a bar, of the axes of a picture of buckets, and of a rank in a timeline.
+BAR, BUCKETS, RANK = 0.32, 3.2, 0.4
 # Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
 
@@ -82,29 +85,21 @@ def steps(_: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figure:
-    figure = Figure(figsize=(10, 1.9 + 0.34 * len(timed)), layout="constrained")
-    axes = figure.subplots()
-    what = wrapped(scenario_text(scenario.scenario), WIDER)
-    figure.suptitle(f"Time of a step: computing and exposed communication\n{what}", x=0.01, ha="left", fontsize=10.5)
+    title = f"Time of a step: computing and exposed communication\n{scenario_text(scenario.scenario)}"
+    figure, ((axes,),) = figures.page(title, [BAR * len(timed)])
     rows = []
     for row, result in enumerate(timed):
         end_s = _bar(axes, row, result)
-        axes.annotate(_bar_text(result), (end_s, row), (5, 0), textcoords="offset points", va="center", fontsize=8.5)
+        axes.text(end_s, row, f"  {_bar_text(result)}", va="center", fontsize="small")
         place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
         rows.append(f"{result.name} ({place})")
     if scenario.compute is not None:
-        axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(left=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_axisbelow(True)
+        axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":", label="without synchronisation")
+    name_rows(axes, rows)
+    # The texts beside the bars need room.
+    axes.set_xlim(0, 1.35 * axes.get_xlim()[1])
     time_axis(axes.xaxis)
-    axes.set_xlabel(
-        "time of a step (slowest rank); dotted: without synchronisation; in brackets: place, = where it is shared",
-        fontsize=9,
-    )
-    _legend(figure, axes)
+    axes.set_xlabel("time of a step (slowest rank); in brackets: place, = where it is shared")
     return figure
 
 
@@ -124,9 +119,9 @@ def _bar(axes: Axes, row: int, result: StrategyResult) -> float:
     limits = ends(exposed)
     if limits is None:
         return max(step_s, base_s)
-    arms = [[exposed.value - limits[0]], [limits[1] - exposed.value]]
-    axes.errorbar([step_s], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
-    return max(step_s, base_s, base_s + limits[1])
+    low_s, high_s = (base_s + limit for limit in limits)
+    draw_intervals(axes, [row], [(step_s, low_s, high_s)], horizontal=True, color="black", linewidth=1.1)
+    return max(step_s, base_s, high_s)
 
 
 def _bar_text(result: StrategyResult) -> str:
@@ -135,12 +130,6 @@ def _bar_text(result: StrategyResult) -> str:
         return f"{seconds(result.step.value)} per step" if result.step and is_reference(result) else ""
     share = "" if result.share is None else f", {training.percent(result.share)} %"
     return f"{seconds(result.exposed.value)} exposed{share}" + ("" if result.resolved else f", {training.UNRESOLVED}")
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    entries = figures.legend_entries(axes)
-    columns = figures.fitting_columns(figure.get_figwidth(), entries)
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
 
 
 # ── exposed communication against bucket size ────────────────────────────────────────────────────
@@ -158,69 +147,54 @@ def buckets(_: Run, analysis: Analysis) -> list[Figure]:
 
 def _exposed(scenario: ScenarioAnalysis, measured: Sequence[StrategyResult]) -> Figure:
     """Draw a line for each kind of strategy over its caps; each plan is a point of its own."""
-    figure, axes = _over_size(scenario, "Exposed communication over bucket size")
+    title = "Exposed communication over bucket size"
+    figure, axes = _over_size(scenario, title, "exposed communication per step")
     if scenario.aa_pairs:
-        label = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
-        axes.axhspan(-scenario.noise_s, scenario.noise_s, color="#888888", alpha=0.15, linewidth=0, label=label)
+        band: Any = {"color": GREY, "alpha": 0.15, "linewidth": 0}
+        text = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)}"
+        axes.axhspan(-scenario.noise_s, scenario.noise_s, label=text, **band)
     series = grouped(measured, _series)
-    for style, ((name, _), results) in enumerate(series.items()):
+    for number, ((name, _), results) in enumerate(series.items()):
         pairs = ((_size(result.strategy), result.exposed) for result in results if result.exposed)
         points = sorted(pairs, key=lambda pair: pair[0])
-        values = [exposed.value for _, exposed in points]
-        limits = [ends(exposed) or (exposed.value, exposed.value) for _, exposed in points]
-        sides = ([low for low, _ in limits], [high for _, high in limits])
-        figures.with_intervals(axes, [size for size, _ in points], values, sides, style, name)
-    return _finished(figure, axes, _sizes(measured), "exposed communication per step")
+        times = [(time.value, *(ends(time) or (time.value, time.value))) for _, time in points]
+        draw_intervals(axes, [size for size, _ in points], times, label=name, **look(number))
+    return figure
 
 
 def _tails(scenario: ScenarioAnalysis, advice: Advice, measured: Sequence[StrategyResult]) -> Figure:
     """Draw the predicted tails of uniform caps and torch's default with the bound, and the measured tails."""
-    figure, axes = _over_size(scenario, "Tail of a step over bucket size, predicted and measured")
-    grey, cap, tail_s = "#555555", advice.cap_bytes, advice.cap.tail_s
+    title = "Tail of a step over bucket size, predicted and measured"
+    figure, axes = _over_size(scenario, title, "communication after backward")
+    cap, tail_s = advice.cap_bytes, advice.cap.tail_s
     least = min([SMALLEST_CAP, *(_size(result.strategy) for result in measured)])
     if caps := sorted(pair for pair in advice.caps if pair[0] >= least):
-        text = f"predicted; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
-        axes.plot(*zip(*caps, strict=True), color=grey, linewidth=4, alpha=0.35, label=text, zorder=1)
+        text = f"predicted; star: the best cap, {size_text(cap)}, {seconds(tail_s)}"
+        axes.plot(*zip(*caps, strict=True), color=GREY, linewidth=4, alpha=0.35, label=text, zorder=1)
         if cap >= caps[0][0]:
             axes.plot([cap], [tail_s], "*", color=COLOURS[6], markersize=15, zorder=5)
     for name, level_s, line in (
         ("torch's default, predicted", advice.default.tail_s, "--"),
         ("lower bound of any plan", advice.bound_s, ":"),
     ):
-        axes.axhline(level_s, color=grey, linewidth=1.3, linestyle=line, label=f"{name}: {seconds(level_s)}")
+        axes.axhline(level_s, color=GREY, linewidth=1.3, linestyle=line, label=f"{name}: {seconds(level_s)}")
     tails = [(_size(r.strategy), r.split.tail_s, r.strategy.name) for r in scenario.results if r.split is not None]
     if points := sorted((size, tail_s) for size, tail_s, _ in tails if size):
         axes.plot(*zip(*points, strict=True), "x", color="black", markersize=8, label="measured", zorder=6)
     for tail_s in [tail_s for size, tail_s, name in tails if name == "ddp" and not size][:1]:
         text = f"torch's default, measured: {seconds(tail_s)}"
         axes.axhline(tail_s, color="black", linewidth=1.1, linestyle="-.", label=text)
-    # Predicted caps have every size; powers of two are labelled.
-    powers = (
-        [2**power for power in range(math.ceil(math.log2(least)), math.ceil(math.log2(caps[-1][0])))] if caps else []
-    )
-    return _finished(figure, axes, powers or _sizes(measured) or [least], "communication after backward, per step")
+    return figure
 
 
-def _over_size(scenario: ScenarioAnalysis, title: str) -> tuple[Figure, Axes]:
-    figure, axes = figures.framed(title, wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE))
-    figure.set_size_inches(9.5, 5.0)
-    return figure, axes
-
-
-def _sizes(measured: Sequence[StrategyResult]) -> list[int]:
-    """Return the sizes to label: those of caps; without caps, those of plans."""
-    caps = {result.strategy.cap_bytes for result in measured if result.strategy.cap_bytes}
-    return sorted(caps or {_size(result.strategy) for result in measured})
-
-
-def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], label: str) -> Figure:
-    figures.size_axis(axes, sizes, MOST_SIZES)
+def _over_size(scenario: ScenarioAnalysis, title: str, y: str) -> tuple[Figure, Axes]:
+    figure, ((axes,),) = figures.page(f"{title}\n{scenario_text(scenario.scenario)}", [BUCKETS])
+    size_axis(axes)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
-    axes.set_ylabel(label)
+    axes.set_ylabel(y)
     axes.axhline(0, color="black", linewidth=0.8)
-    _legend(figure, axes)
-    return figure
+    return figure, axes
 
 
 def _size(strategy: Strategy) -> int:
@@ -247,25 +221,28 @@ def timelines(_: Run, analysis: Analysis) -> list[Figure]:
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
     """Draw one page in the order of `timelines`: no second strategy of a kind precedes the best of another kind."""
     recorded = [r for r in training.timed(scenario) if r.timeline and r.timeline.ranks]
-    kinds = [result.strategy.name for result in recorded]
-    faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(recorded)}  # of its kind
-    first = sorted(recorded, key=lambda r: (not is_reference(r), r.label not in BASELINES, faster[r.label]))
-    shown = [
+    typical = [r for r in recorded if r.timeline and r.step and r.timeline.step_s <= DISTURBED * r.step.value]
+    kinds = [result.strategy.name for result in typical]
+    faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(typical)}  # of its kind
+    first = sorted(typical, key=lambda r: (not is_reference(r), r.label not in BASELINES, faster[r.label]))
+    drawn = [
         (f"{r.name}: {_in_words(r.timeline, r.calls is None and not is_reference(r))}", r.timeline)
         for r in first[:MOST_TIMELINES]
         if r.timeline
     ]
-    if not shown:
+    if not drawn:
         return None
-    more = f"; {len(shown)} of {len(recorded)} strategies" if len(shown) < len(recorded) else ""
-    return _page(f"{TITLE}{more}\n{wrapped(scenario_text(scenario.scenario), WIDER)}", shown)
+    disturbed = [result.name for result in recorded if result not in typical]
+    more = f"; {len(drawn)} of {len(recorded)} strategies" if len(drawn) < len(recorded) else ""
+    more += f"; a disturbed step was recorded of {first_few(disturbed)}" if disturbed else ""
+    return _page(f"{TITLE}{more}\n{scenario_text(scenario.scenario)}", drawn)
 
 
 def _in_words(timeline: Timeline, silent: bool) -> str:
     """Describe a step as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
     tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
     calls = max(len(line.calls) for line in timeline.ranks)
-    words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
+    words = [f"step {seconds(timeline.step_s)}"]
     words += [f"waits {seconds(tail)}"] if tail > 0 else []
     words.append(
         "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
@@ -275,43 +252,34 @@ def _in_words(timeline: Timeline, silent: bool) -> str:
     return ", ".join(words)
 
 
-def _page(heading: str, strategies: Sequence[tuple[str, Timeline]]) -> Figure:
+def _page(title: str, strategies: Sequence[tuple[str, Timeline]]) -> Figure:
     """Draw one page. strategies: title and timeline of each."""
-    heights = [0.24 + 0.42 * min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in strategies]
-    figure = Figure(figsize=(10, 2.1 + sum(heights)), layout="constrained")
-    rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    figure.suptitle(f"{heading}\n{CAPTION}", x=0.01, ha="left", fontsize=10.5)
-    for axes, (title, timeline) in zip(rows, strategies, strict=True):
+    heights = [RANK * min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in strategies]
+    figure, grid = figures.page(title, heights, sharex=True)
+    for axes, (heading, timeline) in zip(grid[:, 0], strategies, strict=True):
         # Ranks below each other, each with its computing above its communication.
-        ranks = [timeline.ranks[rank] for rank in figures.spread(list(range(len(timeline.ranks))), SHOWN_RANKS)]
+        places = np.linspace(0, len(timeline.ranks) - 1, min(len(timeline.ranks), SHOWN_RANKS))
+        ranks = [timeline.ranks[round(place)] for place in places]
         for row, line in enumerate(ranks):
-            _compute_lane(axes, line, row)
-            _communication_lane(axes, line, row + COMPUTE + BETWEEN)
-        axes.set_title(title, fontsize=9, pad=2)
-        axes.set_yticks([row + 0.42 for row in range(len(ranks))], [f"rank {line.rank}" for line in ranks])
-        axes.set_ylim(len(ranks) - 0.06, -0.08)
-        axes.tick_params(labelsize=8, length=0)
-        axes.grid(visible=False, axis="y")
-        axes.set_axisbelow(True)
-    rows[-1].set_xlim(0, 1.01 * max(line.begin_s + line.end_s for _, timeline in strategies for line in timeline.ranks))
-    time_axis(rows[-1].xaxis)
-    rows[-1].set_xlabel(AXIS, fontsize=9)
-    handles = [
-        Patch(**style, label="waiting for gradients" if part == WAITING else part) for part, style in PARTS.items()
-    ]
-    handles += [Patch(facecolor=FLIGHT, label="a call, from launch to completion")]
-    handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+            _compute_lane(axes, line, row - COMPUTE - BETWEEN / 2)
+            _communication_lane(axes, line, row + BETWEEN / 2)
+        axes.set_title(heading)
+        name_rows(axes, [f"rank {line.rank}" for line in ranks])
+    axes.set_xlim(0, 1.01 * max(line.begin_s + line.end_s for _, timeline in strategies for line in timeline.ranks))
+    time_axis(axes.xaxis)
+    axes.set_xlabel("time since the first rank began the step")
     return figure
 
 
 def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
-    for (begin_s, end_s), style in zip(pairwise(stamps), PARTS.values(), strict=True):
+    for (begin_s, end_s), (part, style) in zip(pairwise(stamps), PARTS.items(), strict=True):
         if end_s > begin_s:
-            axes.add_patch(Rectangle((line.begin_s + begin_s, y), end_s - begin_s, COMPUTE, **style))
-    ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
-    axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
+            place: Any = {"left": line.begin_s + begin_s, "height": COMPUTE, "align": "edge"}
+            axes.barh(y, end_s - begin_s, label=part, **place, **style)
+    ticks: Any = {"color": "black", "markeredgewidth": min(0.7, 40 / max(1, len(line.ready_s)))}
+    ready_s = [line.begin_s + time_s for time_s in line.ready_s]
+    axes.plot(ready_s, [y + 0.25 * COMPUTE] * len(ready_s), "|", label="a gradient becomes ready", **ticks)
 
 
 def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
@@ -330,10 +298,7 @@ def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     """Draw the calls of a rank; calls in flight at once share the height of the lane."""
     filled = lanes(line.calls)
     height = COMMUNICATION / max(1, len(filled))
-    bars, shades = [], []
+    style: Any = {"facecolor": CALL, "edgecolor": "white", "linewidth": 0.5}
     for number, lane in enumerate(filled):
-        for place, call in enumerate(lane):
-            corner = (line.begin_s + call.launched_s, y + number * height)
-            bars.append(Rectangle(corner, call.done_s - call.launched_s, height))
-            shades.append(DARKER if (number + place) % 2 else FLIGHT)
-    axes.add_collection(PatchCollection(bars, facecolor=shades, linewidth=0))
+        spans = [(line.begin_s + call.launched_s, call.done_s - call.launched_s) for call in lane]
+        axes.broken_barh(spans, (y + number * height, height), label="a call, from launch to completion", **style)

@@ -204,8 +204,7 @@ def _measured(
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     with optional():
         if plots:
-            folders.make_folder(picture.parent)
-            DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
+            DRAW([picture.with_suffix("")], Deferred("packages.tune.plots:ratios"), tuned)
     address = os.path.relpath(picture, path) if picture.is_file() else None
     rules = library.write(tuned.rules, state.hosts, report.comments(tuned, run, library))
     files: Files = {
