@@ -199,33 +199,28 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
+        text, code = "", BenchError.exit_code
         try:
             code = function(*args, **kwargs) or 0
         except BenchError as error:
-            say(f"error: {error_text(error)}", err=True)
-            code = error.exit_code
+            text, code = error_text(error), error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
         except BrokenPipeError:  # the reader has closed our stdout, as `head` does
             _print_no_more()
             code = 0
         except MemoryError:
-            say("error: a limit of memory is too low for this (ulimit -v, or the memory limit of a job)", err=True)
-            code = BenchError.exit_code
-        except OSError as error:
-            if error.filename is not None:
-                say(f"error: {BenchError(f'{error.filename}: {reason_of(error)}')}", err=True)
-                code = BenchError.exit_code
-            elif error.errno in {errno.ENOSPC, errno.EIO}:  # an error on a file names the file, so this is stdout
-                _print_no_more()
-                say(f"error: stdout: {error.strerror}", err=True)
-                code = BenchError.exit_code
-            else:
-                say(f"error: {_unexpected(error)}", err=True)
-                code = UNEXPECTED
+            text = "a limit of memory is too low for this (ulimit -v, or the memory limit of a job)"
         except Exception as error:
-            say(f"error: {_unexpected(error)}", err=True)
-            code = UNEXPECTED
+            if isinstance(error, OSError) and error.filename is not None:
+                text = str(BenchError(f"{error.filename}: {reason_of(error)}"))
+            elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO}:
+                _print_no_more()  # an error on a file names the file, so this is stdout
+                text = f"stdout: {error.strerror}"
+            else:
+                text, code = _unexpected(error), UNEXPECTED
+        if text:
+            say(f"error: {text}", err=True)
         raise typer.Exit(code)
 
     return guarded

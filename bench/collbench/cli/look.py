@@ -97,11 +97,7 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        from collbench.report import document
-
         conclude(result, analysis, plots, paper=plot_style is PlotStyle.PAPER)
-        for problem in document.problems(result):
-            say(problem, err=True)
     else:
         from collbench.report.view import View
 

@@ -157,22 +157,19 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from collbench.analyze import noise
     from collbench.cli.output import analyzed, conclude
-    from collbench.report import document
     from collbench.report.view import View
 
     run = folders.read(path)
     analysis = analyzed(run)
-    problems = document.problems(run)
+    faults = []
     if watch is not None:
-        problems += watch.concluded(View(run, analysis))
+        faults = watch.concluded(View(run, analysis))
         say(err=True)
-    conclude(run, analysis, plots, path, quiet, watch is None)
+    code = conclude(run, analysis, plots, path, quiet, watch is None, faults=faults)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output
         ledger.append(RESULTS, entry)
-    for problem in problems:
-        say(problem, err=True)
-    return 1 if problems else 0
+    return code
 
 
 def measure(

@@ -95,11 +95,13 @@ def conclude(
     quiet: bool = False,
     with_tables: bool = True,
     paper: bool = False,
-) -> None:
-    """Print tables, caveats and answer of a run, and write its report. quiet: print one line.
+    faults: Sequence[str] = (),
+) -> int:
+    """Print tables, caveats and answer of a run, and write its report; return 1 if something failed, else 0.
 
-    with_tables: False if the tables were printed already, for programs, so that all else is printed to stderr. For the
-    other parameters see `write_report`. Raises StoreError if a document cannot be written.
+    quiet: print one line. with_tables: False if the tables were printed already, for programs, so that all else is
+    printed to stderr. faults: a sentence on each thing that failed besides measurements. For the other parameters see
+    `write_report`. Raises StoreError if a document cannot be written.
     """
     from collbench.report import document  # deferred import: loads the writers of tables
 
@@ -116,6 +118,10 @@ def conclude(
     pictures = [path for path in written if not Path(path).suffix] if plots else []
     if not quiet:
         say("\n" + " · pictures: ".join([f"report: {page}", *pictures]), err=not with_tables)
+    problems = [*document.problems(run), *faults]
+    for problem in problems:
+        say(problem, err=True)
+    return 1 if problems else 0
 
 
 def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:
