@@ -265,7 +265,6 @@ def test_every_picture_has_its_units(tmp_path, also_svg):
         "time": ["message size per rank", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
         "scaling": ["number of ranks", "4 KiB", "time of one operation"],
-        "ranks": ["Arrival of each rank", "rank", "µs"],
         "modes": ["Distribution of the times", "time of one iteration", "µs", "%"],
         "over-time": ["seconds since", "4 ranks", "×"],
     }
