@@ -65,7 +65,7 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
-    """Draw histograms of times for the cases that stall most, else for some cases; both modes of a stall are marked.
+    """Draw histograms of times with means, for the cases that stall most, else for some cases.
 
     All share one axis of times, so that a delay that does not depend on the size shows as modes below one another.
     """

@@ -3,7 +3,7 @@
 In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,52 +26,42 @@ FAR = 3
 MOST_SIZES = 4
 # A line through two numbers of ranks says no more than the table.
 FEWEST_WORLDS = 3
-SIZE = "message size per rank"
+# Labels of world sizes that fit below a panel.
+MOST_WORLDS = 8
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw mean times with intervals, one line per world size."""
     drawn, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     pages = panels.pages("Time over message size", _properties(run, analysis), drawn, left_out)
-    for page in pages:
-        for axes, line, look in page.drawn_lines():
-            draw_intervals(axes, _sizes(line), _times(line), label=line.name, **look)
-            _draw_choices(axes, line, _times(line), look["color"])
-        size_axis(page.places[0][0])
-        _finish_times(page, SIZE, run)
-    return [page.figure for page in pages]
+    return [_times_drawn(page, _size, run) for page in pages]
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw time against world size, at a few sizes."""
     drawn = [panel for panel in panels.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
     pages = panels.pages("Time over the number of ranks", _properties(run, analysis), drawn)
-    for page in pages:
-        for axes, line, look in page.drawn_lines():
-            draw_intervals(axes, [s.case.world_size for s in line.members], _times(line), label=line.name, **look)
-        worlds = sorted({s.case.world_size for _, line, _ in page.drawn_lines() for s in line.members})
-        axes = page.places[0][0]
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(worlds, map(str, worlds))
-        _finish_times(page, "number of ranks", run)
-    return [page.figure for page in pages]
+    return [_times_drawn(page, _world, run) for page in pages]
+
+
+def _times_drawn(page: Page, place_of: Callable[[Summary], int], run: Run) -> Figure:
+    points = _draw_lines(page, place_of, _times)
+    log_axis(page.places[0][0], "y", time_text)
+    return _finished(page, place_of, time_label(run), points, min(points)[0] / FAR)
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw bus bandwidth, its interval and bounds, on a linear axis: the highest rates matter."""
     drawn, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
     pages = panels.pages("Bus bandwidth over message size", _properties(run, analysis), drawn, left_out)
+    made = []
     for page in pages:
-        for axes, line, look in page.drawn_lines():
-            draw_intervals(axes, _sizes(line), _rates(line), label=line.name, **look)
-            _draw_choices(axes, line, _rates(line), look["color"])
-        points = [rate for _, line, _ in page.drawn_lines() for rate in _rates(line)]
+        points = _draw_lines(page, _size, _rates)
         for axes, panel in page.places:
             _draw_bounds(axes, analysis.bounds, panel, max(points)[0])
-        size_axis(page.places[0][0])
         page.places[0][0].set_ylim(bottom=0)
-        _finish(page, SIZE, "bus bandwidth, GB/s", points)
-    return [page.figure for page in pages]
+        made.append(_finished(page, _size, "bus bandwidth, GB/s", points))
+    return made
 
 
 def _properties(run: Run, analysis: Analysis) -> str:
@@ -121,8 +111,12 @@ def _by_size(members: list[Summary]) -> Mapping[str, list[Summary]]:
     }
 
 
-def _sizes(line: Line) -> list[int]:
-    return [s.case.size_bytes for s in line.members]
+def _size(summary: Summary) -> int:
+    return summary.case.size_bytes
+
+
+def _world(summary: Summary) -> int:
+    return summary.case.world_size
 
 
 def _times(line: Line) -> list[Point]:
@@ -135,25 +129,44 @@ def _rates(line: Line) -> list[Point]:
     return [(rate, rate * time.value / time.high, rate * time.value / time.low) for rate, time in known]
 
 
-def _finish_times(page: Page, x: str, run: Run) -> None:
-    points = [time for _, line, _ in page.drawn_lines() for time in _times(line)]
-    log_axis(page.places[0][0], "y", time_text)
-    _finish(page, x, time_label(run), points, min(points)[0] / FAR)
+def _draw_lines(
+    page: Page, place_of: Callable[[Summary], int], points_of: Callable[[Line], list[Point]]
+) -> list[Point]:
+    """Draw the lines of a page, over sizes with NCCL's choices. Returns the points of all lines."""
+    drawn = []
+    for axes, line, look in page.drawn_lines():
+        points = points_of(line)
+        draw_intervals(axes, [place_of(s) for s in line.members], points, label=line.name, **look)
+        if place_of is _size:
+            _draw_choices(axes, line, points, look["color"])
+        drawn += points
+    return drawn
 
 
-def _finish(page: Page, x: str, y: str, points: Sequence[Point], lowest: float = 0.0) -> None:
-    """Label the axes, cut intervals that reach far beyond the values, and draw a legend into each panel if it is due.
+def _finished(
+    page: Page, place_of: Callable[[Summary], int], y: str, points: Sequence[Point], lowest: float = 0.0
+) -> Figure:
+    """Return the figure of a page with its axes labelled, and intervals cut that reach far beyond the values.
 
     points: all that were drawn. lowest: the limit at which intervals are cut.
     """
     axes, highest = page.places[0][0], FAR * max(points)[0]
+    if place_of is _size:
+        size_axis(axes)
+    else:
+        worlds = sorted({_world(s) for _, panel in page.places for s in panel.members})
+        labelled = worlds[:: -(-len(worlds) // MOST_WORLDS)]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(labelled, map(str, labelled))
     bottom, top = axes.get_ylim()
     axes.set_ylim(max(bottom, lowest), min(top, highest))
     if any(low < lowest or high > highest for _, low, high in points):
         page.note("an interval extends beyond the picture")
+    x = "message size per rank" if place_of is _size else "number of ranks"
     name_axes(page.figure, x, y, page.spare)
     for axes, _ in page.places if page.looks is None and len(page.places) > 1 else ():
         axes.legend(fontsize="small")
+    return page.figure
 
 
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────

@@ -59,10 +59,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 # Baseline strategies, which other strategies are meant to improve on; they are drawn first.
 BASELINES = ("naive",)
-TITLE = (
-    "One step of each strategy along time, recorded in detail: computing, and below it calls, which are exposed where "
-    "a rank waits"
-)
+TITLE = "One recorded step of each strategy: computing, and calls below it, exposed where a rank waits"
 # A recorded step above this multiple of the mean of timed steps was disturbed, and is not drawn.
 DISTURBED = 2
 # Most strategies per page, and most ranks per strategy: a page with more does not fit on a screen.
