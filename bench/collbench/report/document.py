@@ -30,7 +30,7 @@ from collbench.model.units import (
 from collbench.planning.footprint import checked_apart
 from collbench.report import blocks, findings, labels, machine_format, markdown, tables
 from collbench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
-from collbench.report.labels import NOTHING, counted, label
+from collbench.report.labels import NOTHING, counted, known, label
 from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
@@ -326,11 +326,6 @@ def _where(run: Run) -> list[str]:
     gpus = dict.fromkeys(str(gpu.get("name")) for gpu in host.get("gpus", []) if uses_gpus)
     machine = [*gpus] or known(("{}", cpu.get("model")), ("{} cores", cpu.get("usable_cores")))
     return [run.name, *machine, *known(("torch {}", host.get("packages", {}).get("torch")))]
-
-
-def known(*facts: tuple[str, object]) -> list[str]:
-    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
-    return [template.format(value) for template, value in facts if value]
 
 
 def _circumstances(view: View) -> list[str]:

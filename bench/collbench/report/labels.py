@@ -94,6 +94,11 @@ def enumerated(values: Iterable[object], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
+def known(*facts: tuple[str, object]) -> list[str]:
+    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
+    return [template.format(value) for template, value in facts if value]
+
+
 # ── parts of cases ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class CasePart:
