@@ -268,13 +268,14 @@ def _trust(view: View) -> str:
 
 def _table_answer(case_table: CaseTable) -> str:
     """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
-    sure = case_table.only(lambda s: not s.only_clock)
-    if not sure.members:
+    sure = {summary.case: summary for summary in case_table.members if not summary.only_clock}
+    if not sure:
         return "no time, because the calls take as long as reading the clock."
-    size, columns = next(iter(sure.rows.values())), sure.columns
-    times = [f"{time_text(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
+    rows, columns = case_table.rows, case_table.columns
+    size = next(name for case, name in rows.items() if case in sure)
+    times = [f"{time_text(s)} with {columns[case]}" for case, s in sure.items() if rows[case] == size]
     text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
-    best = max(sure.members, key=lambda s: s.busbw or 0.0)
+    best = max(sure.values(), key=lambda s: s.busbw or 0.0)
     if (rate := rate_text(best.busbw)) != NOTHING:
         text += f". Bus bandwidth reaches {rate} GB/s ({tables.place(best.case, columns)})"
     return f"{text}."

@@ -5,7 +5,7 @@ words, `blocks.pivot` the layout. This module computes no statistics.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -65,10 +65,6 @@ class CaseTable:
     def name(self) -> str:
         """The title without the words in brackets, such as `all_reduce on gloo`."""
         return self.title.partition(" (")[0]
-
-    def only(self, wanted: Callable[[Summary], bool]) -> "CaseTable":
-        """Return the table of some of its summaries."""
-        return replace(self, members=[summary for summary in self.members if wanted(summary)])
 
 
 def case_tables(summaries: Sequence[Summary]) -> list[CaseTable]:
