@@ -39,6 +39,7 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     package = ROOT / "bench" / "collbench"
     shipped = {f"collbench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
     files = [*package.rglob("*.py"), *(package / "report/launch_templates").iterdir(), package / "py.typed"]
+    files.append(package / "report/page.css")
     modules = {str(path.relative_to(package.parent)) for path in files}
     pages = {f"collbench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
     assert shipped | modules | {page for page in pages if "/example/" not in page} <= names

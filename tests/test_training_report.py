@@ -22,7 +22,6 @@ from collbench.packages.training.conclusions import AAPair, ScenarioAnalysis, St
 from collbench.packages.training.report import steps as training
 from collbench.packages.training.synchronisation import Strategy, short_name
 from collbench.report import document, listings, machine_format, planned
-from collbench.report.labels import seconds_text
 from collbench.report.markdown import written
 from collbench.report.view import View
 from conftest import samples
@@ -199,7 +198,7 @@ def test_advice_shows_measured_and_predicted_times(analysis):
     scenario = training_of(analysis).scenarios[0]
     text = written(training.advice(scenario))
     row = row_of(text, "cap of 256 KiB")
-    assert row[1] == seconds_text(scenario.advice.cap.tail_s) and text.startswith("**Set the cap.**")
+    assert row[1] == training.seconds_text(scenario.advice.cap.tail_s) and text.startswith("**Set the cap.**")
     measured = next(result for result in scenario.results if result.label == "overlap_bucket 256 KiB")
     tail = f"{(measured.split.tail_s - measured.split.late_s) * 1e3:.2f} ms"
     assert row[4] == tail and row[5].startswith(f"{measured.exposed.value * 1e3:.2f} ms [")

@@ -20,30 +20,22 @@ from collbench.model.notices import STOPPED_EARLY
 from collbench.model.pages import page as page_of
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Failure, Run, Skip
-from collbench.model.units import (
-    FEW,
-    first_few,
-    format_rounded_bytes,
-    format_seconds,
-    format_share,
-)
+from collbench.model.units import FEW, first_few, format_rounded_bytes, format_seconds, format_share
 from collbench.planning.footprint import checked_apart
 from collbench.report import blocks, findings, labels, machine_format, markdown, tables
 from collbench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
-from collbench.report.labels import NOTHING, counted, label
+from collbench.report.labels import NOTHING, counted, known, label
 from collbench.report.notices import sentence, sentences
 from collbench.report.page import page
 from collbench.report.plots import PICTURES, Picture
 from collbench.report.tables import NOTHING_MEASURED, CaseTable, answer_table, case_details, rate_text, time_text
 from collbench.report.view import View
 
-VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
 # Maximum number of tables in the answer, and of caveats above it on a terminal; tables and report have all.
 MOST_ANSWERED = MOST_CAVEATS = 3
 # Maximum number of kinds of collectives, and of rows per kind, for which the answer has tables.
 MOST_TABLED, MOST_ROWS = 2, 6
 REPORT = "report.md"
-NO_RANK = "none"
 # Scheduling of a case → words for it.
 SCHEDULING = {
     "normal": "normal scheduling",
@@ -52,8 +44,6 @@ SCHEDULING = {
 }
 # Pictures that are not folded, in addition to the first picture.
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
-# Kind of notice on a case that the tables show as a column.
-IN_COLUMNS = STOPPED_EARLY
 
 
 def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
@@ -74,11 +64,8 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
     folder: the path from the report to the pictures.
     """
     run, case_tables, descriptions = view.run, view.tables, view.descriptions
-    first = [picture for number, picture in enumerate(pictures) if number == 0 or picture[1].startswith(UNFOLDED)]
-    shown_first, others = (
-        [blocks.Picture(title, f"{folder}/{name}.png") for title, name in some]
-        for some in (first, [picture for picture in pictures if picture not in first])
-    )
+    images = {name: blocks.Picture(title, f"{folder}/{name}.png") for title, name in pictures}
+    first = [name for name in images if name == pictures[0][1] or name.startswith(UNFOLDED)]
     package_blocks = [block for description in descriptions for block in description.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
     pages = "".join(f", {description.page}" for description in descriptions if description.leads)
@@ -87,14 +74,14 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
         *(answer_blocks(view, listed=True) or [_no_answer(run)]),
-        *shown_first,
+        *(images[name] for name in first),
         *section("Failed", _failed(run)),
         *tables.sections(case_tables),
         *package_blocks,
         *(findings.standing_out(view.analysis) if any_findings or case_tables or not package_blocks else []),
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
-        *fold("More pictures", others),
+        *fold("More pictures", [image for name, image in images.items() if name not in first]),
         *fold("Everything about each case", _details(case_tables)),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
@@ -118,7 +105,7 @@ def _failed(run: Run) -> Blocks:
         left("case", lambda row: labels.span([row[0]])),
         left("launch", lambda row: ", ".join(str(launch) for *_, launch in launches[row])),
         left("kind", lambda row: row[1].kind),
-        left("rank", lambda row: NO_RANK if row[1].rank is None else str(row[1].rank)),
+        left("rank", lambda row: labels.optional(row[1].rank, str)),
         left("what happened", lambda row: row[1].text),
     ]
     return table(launches, columns)
@@ -126,14 +113,17 @@ def _failed(run: Run) -> Blocks:
 
 def _details(case_tables: Sequence[CaseTable]) -> Blocks:
     """Return all details on each case, table by table."""
-    titles = [[f"**{case_table.title}**"] if len(case_tables) > 1 else [] for case_table in case_tables]
-    pairs = zip(titles, case_tables, strict=True)
-    return [block for title, case_table in pairs for block in (*title, *case_details(case_table.members))]
+    titled = len(case_tables) > 1
+    return [
+        block
+        for case_table in case_tables
+        for block in ([f"**{case_table.title}**"] * titled + case_details(case_table.members))
+    ]
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
-    """Return the notices on single cases, except notices that the tables show as a column."""
-    noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != IN_COLUMNS)]
+    """Return the notices on single cases, except that a case stopped early, which is a column of the tables."""
+    noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != STOPPED_EARLY)]
     columns: list[Column[tuple[Case, str]]] = [
         left("case", lambda row: label(row[0])),
         left("note", lambda row: in_line(row[1])),
@@ -217,7 +207,7 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
     missing = [] if analysis.incomplete is None else [f"**{sentence(analysis.incomplete)}**."]
-    virtual = [VIRTUAL_NOTE] * view.virtual
+    virtual = [f"**Virtual GPUs**: these times {labels.BY_RULE}."] * view.virtual
     trust = [_trust(view)] if calls or lines else []
     return [*virtual, *missing], calls, [*lines, *_stopped(view), *trust]
 
@@ -268,13 +258,14 @@ def _trust(view: View) -> str:
 
 def _table_answer(case_table: CaseTable) -> str:
     """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
-    sure = case_table.only(lambda s: not s.only_clock)
-    if not sure.members:
+    sure = {summary.case: summary for summary in case_table.members if not summary.only_clock}
+    if not sure:
         return "no time, because the calls take as long as reading the clock."
-    size, columns = next(iter(sure.rows.values())), sure.columns
-    times = [f"{time_text(s)} with {columns[s.case]}" for s in sure.members if sure.rows[s.case] == size]
+    rows, columns = case_table.rows, case_table.columns
+    size = next(name for case, name in rows.items() if case in sure)
+    times = [f"{time_text(s)} with {columns[case]}" for case, s in sure.items() if rows[case] == size]
     text = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
-    best = max(sure.members, key=lambda s: s.busbw or 0.0)
+    best = max(sure.values(), key=lambda s: s.busbw or 0.0)
     if (rate := rate_text(best.busbw)) != NOTHING:
         text += f". Bus bandwidth reaches {rate} GB/s ({tables.place(best.case, columns)})"
     return f"{text}."
@@ -326,11 +317,6 @@ def _where(run: Run) -> list[str]:
     gpus = dict.fromkeys(str(gpu.get("name")) for gpu in host.get("gpus", []) if uses_gpus)
     machine = [*gpus] or known(("{}", cpu.get("model")), ("{} cores", cpu.get("usable_cores")))
     return [run.name, *machine, *known(("torch {}", host.get("packages", {}).get("torch")))]
-
-
-def known(*facts: tuple[str, object]) -> list[str]:
-    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
-    return [template.format(value) for template, value in facts if value]
 
 
 def _circumstances(view: View) -> list[str]:
@@ -406,11 +392,8 @@ def machine_lines(session: Session) -> list[str]:
 
 def duration(manifest: Manifest) -> str:
     """Format the duration of a run as `; took 62.8 s`; empty if it is unknown."""
-    started, finished = manifest.get("started"), manifest.get("finished")
-    if not started or not finished:
-        return ""
-    seconds = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
-    return f"; took {format_seconds(seconds)}"
+    ends = [datetime.fromisoformat(str(moment)) for name in ("started", "finished") if (moment := manifest.get(name))]
+    return f"; took {format_seconds((ends[1] - ends[0]).total_seconds())}" if len(ends) == 2 else ""
 
 
 def method(view: View) -> Blocks:

@@ -19,7 +19,7 @@ from collbench.model.units import format_seconds
 from collbench.model.visible import visible
 from collbench.report import wording
 from collbench.report.comparison import direction, headline, judgement_text
-from collbench.report.labels import interval_text, on_both_sides
+from collbench.report.labels import counted, interval_text, on_both_sides, with_interval
 from collbench.report.notices import sentence
 from collbench.report.view import View
 
@@ -88,9 +88,9 @@ def to_junit(view: View) -> str:
     for summary in view.analysis.summaries:
         key = summary.case.key
         tried.add(key)
-        text, time_s = f"{summary.launches} launches", summary.time_s
-        if time_s is not None:
-            text = f"{format_seconds(time_s.value)} {interval_text(time_s, format_seconds)}, {text}"
+        text = counted(summary.launches, "launch")
+        if summary.time_s is not None:
+            text = f"{with_interval(summary.time_s, format_seconds)}, {text}"
         failures = "; ".join(dict.fromkeys(failure.text for failure in summary.failures))
         result = "; ".join(filter(None, [failures, text]))
         type_ = summary.failures[0].kind if summary.failures else ""

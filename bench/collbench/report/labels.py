@@ -5,7 +5,6 @@ operation does not have a property, there is no part for it: a barrier has no si
 Computes no statistics and no layout, and loads no large package.
 """
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -92,6 +91,11 @@ def enumerated(values: Iterable[object], last: str = "and") -> str:
     """Join values as `2, 3 and 4`. last: the word before the last of them."""
     texts = [*map(str, values)]
     return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
+def known(*facts: tuple[str, object]) -> list[str]:
+    """Return the texts of the facts that are known. facts: (template, value); None, "" and 0 are unknown."""
+    return [template.format(value) for template, value in facts if value]
 
 
 # ── parts of cases ───────────────────────────────────────────────────────────────────────────────
@@ -229,18 +233,14 @@ def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     Example: from `a · x · 1 KiB` and `a · x · 2 KiB`, `a · x`, then `1 KiB` and `2 KiB`. If labels have different
     numbers of parts, only common parts at the beginning count.
     """
-    names = [SEPARATOR.join(of_label) for of_label in parts]
-    if len(parts) < 2:
-        return "", names
-    if len({len(label_parts) for label_parts in parts}) > 1:
-        first = [*itertools.takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
-        first = first[: min(map(len, parts)) - 1]
-        return SEPARATOR.join(part for part, *_ in first), [SEPARATOR.join(row[len(first) :]) for row in parts]
-    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
-    if all(same):
-        return "", names
-    kept = [SEPARATOR.join(part for part, shared in zip(row, same, strict=True) if not shared) for row in parts]
-    return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
+    columns = [*zip(*parts, strict=False)]
+    same = [at for at, column in enumerate(columns) if len({*column}) == 1]
+    if len({*map(len, parts)}) > 1:
+        same = [at for number, at in enumerate(same) if number == at][: len(columns) - 1]
+    elif len(same) == len(columns):
+        same = []
+    different = [SEPARATOR.join(part for at, part in enumerate(row) if at not in same) for row in parts]
+    return SEPARATOR.join(parts[0][at] for at in same), different
 
 
 def span(cases: Sequence[Case]) -> str:

@@ -19,6 +19,7 @@ from collbench.catalog.variables import AT_START, TUNING
 from collbench.model.facts import Manifest
 from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.pages import page
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Json
 from collbench.model.units import counted, format_bytes, format_rate
 from collbench.report import wording
@@ -125,10 +126,7 @@ def backends(missing: Mapping[str, Notice]) -> Blocks:
 
 def variables() -> Blocks:
     """Return the environment variables that may be set for ranks, by the library that they tune."""
-    names_by_library: dict[str, list[str]] = {}
-    for name, library in TUNING.items():
-        names_by_library.setdefault(library, []).append(name)
-    names_by_library["sides of ab only"] = sorted(AT_START)
+    names_by_library = grouped(TUNING, TUNING.__getitem__) | {"sides of ab only": sorted(AT_START)}
     return [f"{library}: {', '.join(names)}" for library, names in names_by_library.items()]
 
 

@@ -20,7 +20,6 @@ from collbench.store.encoding import SampleLine
 
 # Fewest lines of a screen for a table; with fewer, nothing is shown.
 FEWEST_LINES = 4
-LISTED = "{listed} of {cases}, the {first} first; all of them come at the end"
 
 
 class LiveTable:
@@ -85,5 +84,5 @@ class LiveTable:
         listed = sorted(timed, key=lambda s: (-widths[s.case], -s.case.size_bytes))[: height - 1]
         lines = [f"{label(s.case)}  {with_interval(s.time_s, format_seconds)}" for s in listed]
         first = "widest intervals" if any(map(math.isfinite, widths.values())) else "largest sizes"
-        head = LISTED.format(listed=len(listed), cases=counted(self._cases, "case"), first=first)
+        head = f"{len(listed)} of {counted(self._cases, 'case')}, the {first} first; all of them come at the end"
         return [text[:width] for text in (head, *lines)]

@@ -24,65 +24,12 @@ if TYPE_CHECKING:  # most verbs write no page
     from markdown_it.token import Token
 
 READING = Path(__file__).parents[1] / "docs" / "reading.md"
+STYLE = Path(__file__).with_name("page.css")
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
 # Tables of at most this width, in characters, fit a phone. GAP: the space around a cell.
 PHONE, GAP = 46, 3
 _SUMMARY = re.compile(r"<summary>(.*)</summary>")
-_STYLE = """
-:root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #666; --soft: #f4f6f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e4e4e4; --back: #16181b; --line: #3a3d42; --strong: #a0a0a0; --soft: #22252a; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 20px;
-  color: var(--text); background: var(--back); overflow-wrap: anywhere; }
-table { display: block; overflow-x: auto; margin: 1em 0; border-collapse: collapse; font-size: 14px;
-  font-variant-numeric: tabular-nums; overflow-wrap: normal;  /* below: a shadow where more can be scrolled to */
-  background: linear-gradient(to right, var(--back) 30%, transparent) 0 0 / 40px 100% no-repeat local,
-    linear-gradient(to left, var(--back) 30%, transparent) 100% 0 / 40px 100% no-repeat local,
-    linear-gradient(to right, var(--strong), transparent) 0 0 / 12px 100% no-repeat scroll,
-    linear-gradient(to left, var(--strong), transparent) 100% 0 / 12px 100% no-repeat scroll; }
-th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
-td[style*="right"] { white-space: nowrap; }
-td[style*="left"] { min-width: 8em; max-width: 40em; }
-table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
-tr:hover td { background: var(--soft); }
-img { width: 935px; max-width: 100%; height: auto; box-sizing: border-box;
-  background: #fff; border: 1px solid var(--line); border-radius: 4px; }
-@media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
-h1 + p { color: var(--strong); margin-top: -.6em; }
-h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
-nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
-nav a { display: block; color: inherit; }
-details { margin: 1em 0; } summary { cursor: pointer; font-weight: 600; font-size: 1.1em; }
-details > *:not(summary) { margin-left: .4em; }
-@media screen and (max-width: 900px) {
-  table { font-size: 13px; } table.wide { font-size: 12px; } th, td { padding: .25em .4em; }
-  td[style*="left"] { min-width: 5em; } td[style*="right"] { white-space: normal; }
-}
-@media screen and (max-width: 700px) {
-  body { margin: 1em auto; padding: 0 14px; }
-  h1 { font-size: 1.5em; } h2 { font-size: 1.25em; } ul { padding-left: 1.2em; }
-  table:not(.small) { background: none; font-size: 14px; }
-  table:not(.small) :is(thead, .unknown) { display: none; }
-  table:not(.small) tr { display: block; padding: .4em 0; border-bottom: 1px solid var(--line); }
-  table:not(.small) :is(tbody, td) { display: flow-root; }
-  table:not(.small) td { padding: .1em 0 .1em 9.5em; border: 0; text-align: left !important; min-width: 0; }
-  table:not(.small) td::before { content: attr(data-label); float: left; width: 9em; margin-left: -9.5em;
-    color: var(--strong); font-weight: 400; white-space: normal; }
-  table:not(.small) td:first-child { font-weight: 600; }
-}
-@media print {
-  :root { --text: #000; --back: #fff; --line: #bbb; --soft: #fff; }
-  @page { margin: 12mm; }
-  body { max-width: none; font-size: 9px; line-height: 1.3; margin: 0; padding: 0; } nav { display: none; }
-  table { display: table; background: none; margin: .5em 0; font-size: inherit; } table.wide { font-size: 7px; }
-  th, td { padding: .1em .4em; } td[style*="left"] { min-width: 0; }
-  img { width: 60%; }
-  h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
-}
-"""
 # Opens folded parts before printing.
 _SCRIPT = """
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
@@ -109,7 +56,7 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{html.escape(visible(title))}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
+        f"<title>{html.escape(visible(title))}</title>\n<style>{STYLE.read_text(encoding='utf-8')}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
         f"<body>\n{answer}{contents if rest else ''}{rest}</body>\n</html>\n"
     )
 

@@ -13,7 +13,7 @@ from collbench.planning.footprint import bounded, buffer_bytes
 from collbench.planning.plan import estimate_s
 from collbench.report import labels, tables
 from collbench.report.blocks import Blocks, Column, left, table
-from collbench.report.labels import NOTHING, counted, variety
+from collbench.report.labels import NOTHING, counted, known, variety
 from collbench.report.notices import sentence
 from collbench.report.parts import parts
 from collbench.report.view import is_call
@@ -22,17 +22,12 @@ from collbench.report.view import is_call
 def plan(plan: Plan, machine: Machine) -> Blocks:
     """Describe what a run would do: cases, memory, skips, and the estimated time."""
     s = plan.settings.sampling
-    count = (
-        f"{s.iterations} iterations each"
-        if s.iterations
-        else " or ".join(
-            [
-                *([f"until ±{format_share(s.relative_error)}"] if s.relative_error is not None else []),
-                f"{format_seconds(s.seconds_per_case)} each",
-                f"{s.max_iterations} iterations",
-            ]
-        )
+    limits = known(
+        ("until ±{}", s.relative_error and format_share(s.relative_error)),
+        ("{} each", format_seconds(s.seconds_per_case)),
+        ("{} iterations", s.max_iterations),
     )
+    count = f"{s.iterations} iterations each" if s.iterations else " or ".join(limits)
     calls = [case for case in plan.cases if is_call(case)]
     package_texts = [part.planned(plan, machine) for part in parts()]
     scenes = [block for text in package_texts for block in text.scenes]

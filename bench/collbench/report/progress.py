@@ -176,11 +176,8 @@ class CaseProgress(ProgressBar):
             self._describe(_words(launch, self._launches))
         else:
             so_far = self._live.so_far() if self._live is not None else ""
-            self._line(
-                "; ".join(
-                    filter(None, [f"{_words(launch, self._launches)}: {counted(len(launch.cases), 'case')}", so_far])
-                )
-            )
+            begins = f"{_words(launch, self._launches)}: {counted(len(launch.cases), 'case')}"
+            self._line("; ".join(filter(None, [begins, so_far])))
 
     def _sharpen(self) -> None:
         """Show the table so far above the bar. It is called only while no call is timed."""

@@ -5,7 +5,7 @@ words, `blocks.pivot` the layout. This module computes no statistics.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,16 +19,7 @@ from collbench.model.results import Unit
 from collbench.model.units import first_few, format_bytes, format_modes, format_rate, format_seconds, format_share
 from collbench.report import labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, pivot, table
-from collbench.report.labels import (
-    NOTHING,
-    interval_text,
-    optional,
-    ranks_text,
-    seconds_text,
-    size_text,
-    title,
-    with_interval,
-)
+from collbench.report.labels import NOTHING, interval_text, seconds_text, size_text, with_interval
 
 # Tables that fill a few screens; if there are more, one table contains all.
 MOST_TABLES = 6
@@ -66,10 +57,6 @@ class CaseTable:
         """The title without the words in brackets, such as `all_reduce on gloo`."""
         return self.title.partition(" (")[0]
 
-    def only(self, wanted: Callable[[Summary], bool]) -> "CaseTable":
-        """Return the table of some of its summaries."""
-        return replace(self, members=[summary for summary in self.members if wanted(summary)])
-
 
 def case_tables(summaries: Sequence[Summary]) -> list[CaseTable]:
     """Return the tables of these summaries, in the order of the summaries."""
@@ -77,7 +64,7 @@ def case_tables(summaries: Sequence[Summary]) -> list[CaseTable]:
     for residue, members in TABLES.tables(summaries, lambda summary: summary.case).items():
         several = len({summary.case.scheduling for summary in members}) > 1
         by_column = sorted(members, key=lambda summary: (*_column(summary.case), summary.case.asked))
-        tables.append(CaseTable(title(residue if several else members[0].case), by_column))
+        tables.append(CaseTable(labels.title(residue if several else members[0].case), by_column))
     return tables
 
 
@@ -90,7 +77,7 @@ def column_headers(cases: Iterable[Case]) -> dict[Case, str]:
     """Return the header of each case's column, in order: `2 ranks`; `2 ranks normal` if scheduling differs."""
     ordered = sorted(cases, key=_column)
     several = len({case.scheduling for case in ordered}) > 1
-    return {case: ranks_text(case.world_size) + f" {case.scheduling}" * several for case in ordered}
+    return {case: labels.ranks_text(case.world_size) + f" {case.scheduling}" * several for case in ordered}
 
 
 def row_names(cases: Sequence[Case]) -> dict[Case, str]:
@@ -246,13 +233,12 @@ def _in_one(tables: Sequence[CaseTable]) -> Blocks:
     common, own_parts = labels.describe([KINDS.residue(case) for case in cases])
     variants = [", ".join(part.words for part in parts if part.name != "op") for parts in own_parts]
     how = {s.case: words for case_table, words in zip(tables, variants, strict=True) for s in case_table.members}
-    by_kind = grouped(cases, lambda case: f"{case.op} on {case.backend}")
-    noted = {name: dict.fromkeys(note for case in same for note in notes([case])) for name, same in by_kind.items()}
+    noted = dict.fromkeys(f"**{case.op} on {case.backend}**: {'; '.join(notes([case]))}" for case in cases)
     leading: list[Column[Summary]] = [left("operation", lambda s: s.case.op), left("how", lambda s: how[s.case])]
     return [
         f"All: {', '.join(labels.in_words(common))}",
         *case_grid(tables, short=True, leading=leading),
-        *items([*(f"**{name}**: {'; '.join(texts)}" for name, texts in noted.items()), *rounding([*how])]),
+        *items([*noted, *rounding([*how])]),
     ]
 
 
@@ -298,16 +284,6 @@ def _cell(result: results.Quantity) -> Callable[[Summary], str]:
     return SHARED.get(result.fact.name, lambda summary: text(result.of(summary)))
 
 
-def _slowest_over_fastest(s: Summary) -> str:
-    return f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING
-
-
-def _outliers(s: Summary) -> str:
-    if s.imported:
-        return NOTHING
-    return f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0"
-
-
 def _stopped_by(s: Summary) -> str:
     """Return why the case ended; if it missed its precision, also its mean half-width within launches."""
     if s.asked is None or s.reached is None or s.reached <= s.asked:
@@ -315,9 +291,12 @@ def _stopped_by(s: Summary) -> str:
     return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
+# Name of a result → its cell, which contains another result too.
 SHARED: dict[str, Callable[[Summary], str]] = {
-    "fastest_rank_s": _slowest_over_fastest,
-    "outliers": _outliers,
+    "fastest_rank_s": lambda s: (
+        f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING
+    ),
+    "outliers": lambda s: NOTHING if s.imported else f"{s.outliers}" + f" ({s.far_outliers} far)" * bool(s.outliers),
     "stopped_by": _stopped_by,
 }
 
@@ -331,7 +310,7 @@ def rate_text(bytes_per_s: float | None) -> str:
 UNITS: dict[Unit, Callable[[Any], str]] = {
     Unit.SECONDS: seconds_text,
     Unit.RATE: rate_text,
-    Unit.SHARE: lambda value: optional(value, format_share),
+    Unit.SHARE: lambda value: labels.optional(value, format_share),
     Unit.TEXT: lambda value: str(value) if value else NOTHING,
 }
 

@@ -26,17 +26,9 @@ from collbench.packages.replay.conclusions import (
 )
 from collbench.packages.replay.recorded_calls import MISSING_CALLS, NAMED_RATE, NOT_IN_CALLS, CallList
 from collbench.packages.replay.replayed_calls import NAME
+from collbench.report import labels
 from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
-from collbench.report.labels import (
-    NOTHING,
-    counted,
-    dtype_words,
-    interval_text,
-    optional,
-    ranks_text,
-    seconds_text,
-    with_interval,
-)
+from collbench.report.labels import NOTHING, optional, ranks_text, seconds_text, with_interval
 from collbench.report.notices import sentences
 from collbench.report.parts import Description, ReportPart
 from collbench.report.rows import row
@@ -137,7 +129,7 @@ def recorded_sentence(job: RecordedJob) -> str:
         text += f"; kernels that belong to no recorded call took {format_seconds(job.unclaimed_s)}"
     if total.exposed_s is not None:
         text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
-    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.marked else 'steps not marked'})"
+    return f"{text} ({job.source}, {labels.counted(job.steps, 'step') if job.marked else 'steps not marked'})"
 
 
 def rank_named(job: RecordedJob, rank: int) -> str:
@@ -205,7 +197,7 @@ def replay_sentence(step: ReplayedStep) -> str:
     if step.recorded is not None and step.recorded.in_calls_s is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
-    here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    here = f"here {format_seconds(step.time.value)} {labels.interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
@@ -218,7 +210,7 @@ def kind_name(kind: ReplayedKind) -> str:
     """Format as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
     case = kind.case
     size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
-    return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
+    return f"{case.op}{size} {' '.join(labels.dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
 
 
 def replay_table(step: ReplayedStep) -> Blocks:

@@ -8,7 +8,7 @@ from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdic
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.comparison import ratio_text
 from collbench.report.junit import JUnitSuite, class_of
-from collbench.report.labels import interval_text, label, optional
+from collbench.report.labels import interval_text, known, label, optional
 from collbench.report.machine_format import csv_text, json_text
 from collbench.report.notices import sentence
 from collbench.report.rows import cells, row
@@ -60,7 +60,8 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
     for check in result.checks:
         busbw = "not measured"
         if check.measured:
-            busbw = f"{format_rate(check.measured.value)} GB/s {interval_text(check.measured, format_rate)}"
+            interval = known((" {}", check.measured.known and interval_text(check.measured, format_rate)))
+            busbw = f"{format_rate(check.measured.value)} GB/s{''.join(interval)}"
         wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
         text = f"{check.verdict}: busbw {busbw}, expected {wanted}"
         text += f"; {sentence(check.note)}" if check.note else ""

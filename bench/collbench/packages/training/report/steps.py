@@ -36,18 +36,7 @@ from collbench.packages.training.synchronisation import (
 )
 from collbench.report import blocks, labels
 from collbench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
-from collbench.report.labels import (
-    NOTHING,
-    SEPARATOR,
-    between,
-    common_parts,
-    counted,
-    interval_text,
-    optional,
-    ranks_text,
-    seconds_text,
-    with_interval,
-)
+from collbench.report.labels import NOTHING, SEPARATOR, interval_text, optional, seconds_text, with_interval
 
 # Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
@@ -221,7 +210,7 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
             text += f". Buckets: {_advised(scenario.advice, scenario)}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
-    return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
+    return [*lines, *([f"{labels.counted(more, 'further scenario')}: see below."] if more > 0 else [])]
 
 
 def _advised(advice: Advice, scenario: ScenarioAnalysis) -> str:
@@ -244,7 +233,7 @@ def _advised(advice: Advice, scenario: ScenarioAnalysis) -> str:
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """Return the title of each scenario, without the parts that all scenarios share."""
-    return common_parts([scenario_parts(scenario.scenario) for scenario in scenarios])[1]
+    return labels.common_parts([scenario_parts(scenario.scenario) for scenario in scenarios])[1]
 
 
 def reference(scenario: ScenarioAnalysis) -> str:
@@ -266,7 +255,7 @@ def competing(scenario: ScenarioAnalysis) -> list[StrategyResult]:
 def _span(intervals: Iterable[Interval | None]) -> str:
     """Format the smallest and the largest value as `1.00 – 1.20 ms`; empty without values."""
     values = sorted(interval.value for interval in intervals if interval is not None)
-    return between(seconds_text(values[0]), seconds_text(values[-1])) if values else ""
+    return labels.between(seconds_text(values[0]), seconds_text(values[-1])) if values else ""
 
 
 def overview(scenario: ScenarioAnalysis) -> Blocks:
@@ -472,7 +461,7 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
 
 def _efficiency(point: ScalingPoint) -> str:
     if point.efficiency is None:
-        return f"100 (base: {ranks_text(point.base_ranks)})"
+        return f"100 (base: {labels.ranks_text(point.base_ranks)})"
     limits = ends(point.efficiency)
     between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
     return percent(point.efficiency.value) + between_
@@ -498,7 +487,7 @@ def method_line(run: Run) -> str:
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
         "slowest rank · all strategies in every round, each round in another random order, seed "
         f"{plan.settings.seed} · {settings.warmup_steps} steps per strategy beforehand · "
-        f"{counted(plan.launches, 'launch')} of fresh processes · blocks in which other processes used more than "
-        f"{format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
+        f"{labels.counted(plan.launches, 'launch')} of fresh processes · blocks in which other processes used more "
+        f"than {format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
         "± is the standard deviation over rounds"
     )
