@@ -1,6 +1,6 @@
 """Define the interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
 
-`launcher` implements it for child processes, `coordinator` for the ranks of other processes of a job. Starts no rank.
+`launcher` implements it for child processes, `workers` for ranks that processes elsewhere have started. Starts no rank.
 """
 
 import os
@@ -38,7 +38,7 @@ class Rank(Protocol):
     @property
     def lost(self) -> str | None: ...
 
-    # Output of the rank on another host, once it has ended. On this host, ranks print into the run's log.
+    # Output of a rank that does not print into the run's log, once it has ended.
     @property
     def log(self) -> str: ...
 
@@ -51,7 +51,7 @@ class Rank(Protocol):
         """Return a number that grows with each iteration of the rank."""
 
     def position(self) -> int | None:
-        """Return the index of the case that rank 0 measures; None before the first, and for ranks elsewhere."""
+        """Return the index of the case that rank 0 measures, if rank 0 shares its memory; None before the first."""
 
     def state(self) -> str:
         """Return the state of the rank, from its operating system: running, sleeping, stopped, zombie, gone."""
@@ -76,6 +76,8 @@ class Ranks:
     members: Sequence[Rank]
     # Removes the files that the ranks leave.
     clean: Callable[[], None]
+    # Takes reports on ranks elsewhere; raises an interrupt or an error that ends the launch.
+    look: Callable[[], None] = lambda: None
     # Addresses beyond loopback on which the launcher of the ranks listened.
     open_to: tuple[str, ...] = ()
     # True if the launch of these ranks failed.

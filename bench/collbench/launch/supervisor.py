@@ -95,18 +95,20 @@ def run_launch(
     requested = time.monotonic()
     try:
         ranks = start()
+        try:
+            with meanwhile:
+                outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
+            ranks.failed = outcome.failure is not None
+            if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
+                outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
+        finally:
+            if turn is not None:
+                turn.leave()
+            stuck = ranks.kill()
     except LostRankError as error:  # in a job: only launches with this rank fail from here on
         return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
     except (MpirunError, StartError) as error:  # only launches that need mpirun, or this rank, fail
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
-    try:
-        with meanwhile:
-            outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
-        ranks.failed = outcome.failure is not None
-        if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
-            outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
-    finally:
-        stuck = ranks.kill()
     health = gpus.merged([member.health for member in ranks.members])
     return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
 
@@ -136,6 +138,7 @@ def watch(
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
+        ranks.look()
         now = _now_s()
         away_s, looked = now - looked, now
         stood_still_s += away_s if away_s > STOOD_STILL_S else 0.0
@@ -150,7 +153,7 @@ def watch(
         if listener.one_ended_early():
             listener.read_last_messages()
             # A rank that is alive and reported no error may be the rank that the others waited for: get its stack.
-            _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
+            _ask_stacks(ranks, [m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
@@ -161,11 +164,9 @@ def watch(
         last_progress = progress
         allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence_s > allowed:
-            _ask_stacks(ranks.members)
+            _ask_stacks(ranks, ranks.members)
             outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
             break
-    if turn is not None:
-        turn.leave()
     if outcome.failure is not None and stood_still_s:
         text = f"this host or process stood still for {stood_still_s:.0f} s, and then {outcome.failure.text}"
         outcome.failure = Failure("lost", None, f"{text}; collbench resume measures this case again")
@@ -173,13 +174,14 @@ def watch(
     return outcome
 
 
-def _ask_stacks(members: Sequence[Rank]) -> None:
-    """Ask ranks for their stacks and states, and wait a moment for the answers."""
+def _ask_stacks(ranks: Ranks, members: Sequence[Rank]) -> None:
+    """Ask these ranks for their stacks and states, and wait a moment for the answers."""
     for member in members:
         member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S
     while time.monotonic() < deadline and not all(member.stack() for member in members):
         time.sleep(0.02)
+        ranks.look()
 
 
 def _now_s() -> float:
@@ -205,7 +207,7 @@ class _Listener:
     """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
     def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled, shown: Shown) -> None:
-        self._members, self._outcome = ranks.members, outcome
+        self._members, self._look, self._outcome = ranks.members, ranks.look, outcome
         self._begun, self._sampled, self._shown = begun, sampled, shown
         self.reports = [_Report() for _ in ranks.members]
         # True if all ranks wait for their turn, and it has been requested.
@@ -240,6 +242,7 @@ class _Listener:
         """Receive until all ranks have ended, or for LAST_MESSAGES_S: last messages may still be on the way."""
         deadline = time.monotonic() + LAST_MESSAGES_S
         while True:
+            self._look()
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)
             for member in self._members:
                 self._receive(member)

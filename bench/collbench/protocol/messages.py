@@ -42,7 +42,7 @@ only `send_bytes` and `recv_bytes` are used.)
 import json
 
 from collbench.model.records import Json
-from collbench.protocol.channel import Line
+from collbench.protocol.channel import AuthenticatedConnection, Line, Reading
 
 
 def send(line: Line, message: Json, payload: bytes = b"") -> None:
@@ -52,7 +52,17 @@ def send(line: Line, message: Json, payload: bytes = b"") -> None:
 
 def receive(line: Line) -> tuple[Json, bytes]:
     """Return the next message and its payload. Raises EOFError or OSError when the other end is gone."""
-    head, _, payload = line.recv_bytes().partition(b"\n")
+    return _parsed(line.recv_bytes())
+
+
+def reading(line: AuthenticatedConnection) -> Reading[Json]:
+    """Return the next message, as `receive` does, without its payload."""
+    message, _ = _parsed((yield from line.reading()))
+    return message
+
+
+def _parsed(data: bytes) -> tuple[Json, bytes]:
+    head, _, payload = data.partition(b"\n")
     try:
         message = json.loads(head)
     except ValueError:
