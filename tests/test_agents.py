@@ -22,7 +22,7 @@ from collbench.launch.ranks import Ranks
 from collbench.launch.secret import JobSecret
 from collbench.launch.sweep import Silent, sweep
 from collbench.launch.turns import drive
-from collbench.launch.worker import Worker, _StartedRanks
+from collbench.launch.worker import Worker, _Child
 from collbench.launch.workers import Workers
 from collbench.machine import interrupts
 from collbench.model.errors import JobError, LostRankError, MpirunError, StartError
@@ -161,16 +161,10 @@ def test_an_interrupt_while_a_worker_sends_is_told_before_its_rank_ends(workers)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     class Rank:
-        rank, lost, log, health = 1, None, "", {}
+        rank, lost, log, health, progress, position = 1, None, "", {}, 1, None
 
         def __init__(self):
             self.process, self.exit_code = SimpleNamespace(sentinel=workers.listeners[0].fileno()), None
-
-        def progress(self):
-            return 1
-
-        def position(self):
-            return None
 
         def kill(self):
             killed.append(until(workers, lambda: workers.interrupted))
@@ -182,7 +176,7 @@ def test_an_interrupt_while_a_worker_sends_is_told_before_its_rank_ends(workers)
     line.sent, line._raw = line._raw, Raw()
     Raw.recv_bytes = staticmethod(line.sent.recv_bytes)
     worker = Worker(line, ("127.0.0.1", 1), KEY, None, "")
-    worker.launches[1] = _StartedRanks(Ranks([Rank()], lambda: None), 0.0)
+    worker.children[1, 1] = _Child((rank := Rank()), Ranks([rank], lambda: None), 0.0)
     before = signal.getsignal(signal.SIGTERM)
     try:
         interrupts.answer(signal.SIGTERM, once=True)

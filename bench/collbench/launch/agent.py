@@ -28,7 +28,6 @@ from collbench.model.errors import ConfigError, JobError, RankError, StartError,
 from collbench.model.records import Job, Json
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection
-from collbench.protocol.rank_context import Board
 from collbench.store import encoding
 
 # Processes of this many ranks try the port of a launch's store. Nobody accepts them yet, and old kernels let 128 wait.
@@ -73,26 +72,14 @@ class Agent:
     def begin(self, order: Json, encoded: bytes, connect: Callable[[int], AuthenticatedConnection]) -> Ranks:
         """See `worker.Begin`. The job is passed on unchanged if this process permits its imports and variables."""
         job: Job = encoding.decoded(encoded, Job)
-        variables = dict(order["variables"])
-        self._check(job, variables)
+        self._check(job, dict(order["variables"]))
         (rank,), folder, watching = order["ranks"], self.launcher.folder(), contextlib.ExitStack()
         watching.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
-            address = _reached_store(order["rendezvous"], rank <= MOST_PROBING)
-            process = self.launcher.fork(
-                RANK,
-                encoded,
-                folder,
-                folder / "log",
-                rank=rank,
-                world_size=order["world_size"],
-                rendezvous=order["rendezvous"],
-                key=channel.derived(self.key, f"launch {order['launch']}"),
-                board=Board(order["world_size"]),
-                device=order["device"],
-                line=connect(rank),
-                variables=environment.towards(address) | variables,
-            )
+            if rank <= MOST_PROBING:
+                _probe_store(order["rendezvous"])
+            own = {"rank": rank, "device": order["device"], "line": connect(rank)}
+            process = self.launcher.fork_in_job(RANK, encoded, folder, folder / "log", order, self.key, **own)
         except BaseException:
             watching.close()
             raise
@@ -124,15 +111,13 @@ def _end_of(log: Path) -> str:
     return ""
 
 
-def _reached_store(rendezvous: str, probe: bool) -> str:
-    """Return the address of the store of a launch. Raises RankError if its port, which is any free one, is blocked."""
+def _probe_store(rendezvous: str) -> None:
+    """Raise RankError if the port of a launch's store, which is any free one, is blocked."""
     address, _, port = rendezvous.removeprefix("tcp:").rpartition(":")
     try:
-        if probe:
-            socket.create_connection((address, int(port)), STORE_WAIT_S).close()
+        socket.create_connection((address, int(port)), STORE_WAIT_S).close()
     except OSError as error:
         raise RankError(f"its host does not reach port {port} of {address} ({reason_of(error)}): {ANY_PORT}") from None
-    return address
 
 
 def _reach(

@@ -11,12 +11,11 @@ of such a group would wait, and fail with it.
 """
 
 import contextlib
-import itertools
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from collbench.machine import environment, network
 from collbench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, MpirunError, StoreError
 from collbench.model.records import Demands, Json, Machine
 from collbench.protocol import channel
-from collbench.protocol.rank_context import Board
 from collbench.store import encoding, folders
 
 # Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
@@ -200,9 +198,12 @@ class JobLauncher:
     members: tuple[int, ...]
     # Environment variables of the ranks, from the side of `ab` that is measured.
     variables: Mapping[str, str] = field(default_factory=dict)
-    launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     # The MPI ranks that were started last; None if no MPI ranks were started.
     mpi: Ranks | None = None
+
+    def on_side(self, variables: Mapping[str, str]) -> "JobLauncher":
+        """Return a launcher whose ranks have these environment variables."""
+        return replace(self, variables=variables)
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
         """See `ranks.Starter.start`; raises LostRankError at once if a process that should start a rank is lost.
@@ -218,9 +219,13 @@ class JobLauncher:
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
             host, port = listener.getsockname()[:2]
-            rendezvous = f"tcp:{host}:{port}"
-            launch, encoded, variables = next(self.launches), encoding.encoded(job), dict(self.variables)
-            order = {"launch": launch, "world_size": world_size, "rendezvous": rendezvous, "variables": variables}
+            encoded, remedy = encoding.encoded(job), "" if network.is_loopback(host) else f": {ANY_PORT}"
+            order = {
+                "launch": next(self.workers.launches),
+                "world_size": world_size,
+                "rendezvous": f"tcp:{host}:{port}",
+                "variables": dict(self.variables),
+            }
             chosen = enumerate(self.members[1:world_size], 1)
             shares = [(member, {"ranks": [rank], "device": self.devices[member]}) for rank, member in chosen]
             others = self.workers.start(shares, order, encoded)
@@ -230,33 +235,19 @@ class JobLauncher:
                 """Remove the folder of rank 0, and append the output of the other ranks on their hosts to the log."""
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
+                    heading = f"[rank {rank.rank} on host {rank.worker.hostname}]"
                     if rank.log:
                         with contextlib.suppress(OSError, StoreError), folders.appending(log) as file:
-                            file.write(
-                                f"[rank {rank.rank} on host {rank.worker.hostname}]\n{rank.log.rstrip()}\n".encode()
-                            )
+                            file.write(f"{heading}\n{rank.log.rstrip()}\n".encode())
 
-            remedy = "" if network.is_loopback(host) else f": {ANY_PORT}"
             ranks = Ranks(others, clean, partial(self.workers.look, others), remedy=remedy)
+            own = {"rank": 0, "device": self.devices[0], "listener": listener}
             try:
-                own = self.launcher.fork(
-                    entry,
-                    encoded,
-                    folder,
-                    log,
-                    rank=0,
-                    world_size=world_size,
-                    rendezvous=rendezvous,
-                    key=self.workers.launch_key(launch),
-                    board=Board(world_size),
-                    device=self.devices[0],
-                    listener=listener,
-                    variables=environment.towards(host) | variables,
-                )
+                first = self.launcher.fork_in_job(entry, encoded, folder, log, order, self.workers.key, **own)
             except BaseException:
                 ranks.kill()
                 raise
-        ranks.members = [own, *others]
+        ranks.members = [first, *others]
         if by_mpi:
             self.mpi = ranks
         return ranks

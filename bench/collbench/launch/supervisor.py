@@ -17,11 +17,12 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collbench.launch.ranks import Rank, Ranks
-from collbench.launch.turns import LOOK_EVERY_S, Measuring, Turn
+from collbench.launch.ranks import Rank, Ranks, Starter
+from collbench.launch.turns import LOOK_EVERY_S, Measuring, Turn, drive
 from collbench.machine import gpus
 from collbench.model.errors import LostRankError, MpirunError, StartError
 from collbench.model.records import Failure, Json
@@ -89,15 +90,21 @@ def run_launch(
 ) -> Measuring[LaunchOutcome]:
     """Start ranks, watch them to their end, and kill the remaining ranks: every launch is run by this function.
 
-    start: starts the ranks; a missing mpirun or process of a rank gives an outcome with a failure. meanwhile: entered
-    when the ranks have started, left when they are done. The other parameters are as for `watch`.
+    start: starts the ranks; a missing mpirun or process of a rank gives an outcome with a failure. timeout_s: longest
+    permitted silence; START_ALLOWANCE_S is added to it until all ranks have joined. begun: takes the number in each
+    message `begin`. sampled: takes each line for the journal, and why it has no result, or None. shown: takes lines
+    with first times, which are not for the journal. before_go: takes the facts of the ranks when all have joined,
+    before they receive `go`. log: the file into which ranks of this host print. turn: the turn of a side whose ranks
+    take turns with the ranks of another side; while they wait for it, their silence does not count. meanwhile: entered
+    when the ranks have started, left when they are done.
     """
-    requested = time.monotonic()
+    requested, outcome = time.monotonic(), LaunchOutcome()
     try:
         ranks = start()
+        listener = _Listener(ranks, outcome, begun, sampled, shown)
         try:
             with meanwhile:
-                outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
+                yield from _watch(ranks, listener, outcome, requested, timeout_s, before_go, log, turn)
             ranks.failed = outcome.failure is not None
             if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
                 outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
@@ -113,28 +120,31 @@ def run_launch(
     return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
 
 
-def watch(
+def ask(
+    launcher: Starter, world_size: int, entry: str, job: object, timeout_s: float, begun: Begun = lambda _: None
+) -> tuple[list[bytes], str | None]:
+    """Run one launch; return the lines that its ranks send, and why it ended early, or None.
+
+    entry, job, and what is raised: see `Starter.start`. timeout_s, begun: see `run_launch`.
+    """
+    lines: list[bytes] = []
+    start = partial(launcher.start, world_size, entry, job)
+    (outcome,) = drive(run_launch(start, timeout_s, begun, lambda line, _: lines.append(line)))
+    return lines, outcome.failure.text if outcome.failure is not None else None
+
+
+def _watch(
     ranks: Ranks,
+    listener: "_Listener",
+    outcome: LaunchOutcome,
     requested: float,
     timeout_s: float,
     before_go: Callable[[Sequence[Json]], None],
-    begun: Begun,
-    sampled: Sampled,
-    shown: Shown = lambda _: None,
-    log: Path | None = None,
-    turn: Turn | None = None,
-) -> Measuring[LaunchOutcome]:
-    """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
-
-    timeout_s: longest permitted silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes
-    the facts of the ranks when all have joined, before they receive `go`. begun: takes the number in each message
-    `begin`. sampled: takes each line for the journal, and why it has no result, or None. shown: takes lines with first
-    times, which are not for the journal. log: the file into which ranks of this host print. turn: the turn of a side
-    whose ranks take turns with the ranks of another side; while they wait for it, their silence does not count.
-    """
+    log: Path | None,
+    turn: Turn | None,
+) -> Measuring[None]:
+    """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began."""
     printed_from = _size(log)
-    outcome = LaunchOutcome()
-    listener = _Listener(ranks, outcome, begun, sampled, shown)
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
@@ -171,7 +181,6 @@ def watch(
         text = f"this host or process stood still for {stood_still_s:.0f} s, and then {outcome.failure.text}"
         outcome.failure = Failure("lost", None, f"{text}; collbench resume measures this case again")
     outcome.position = ranks.position()
-    return outcome
 
 
 def _ask_stacks(ranks: Ranks, members: Sequence[Rank]) -> None:
@@ -179,7 +188,7 @@ def _ask_stacks(ranks: Ranks, members: Sequence[Rank]) -> None:
     for member in members:
         member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S
-    while time.monotonic() < deadline and not all(member.stack() for member in members):
+    while time.monotonic() < deadline and not all(member.stack for member in members):
         time.sleep(0.02)
         ranks.look()
 
@@ -360,9 +369,9 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             exit_code=member.exit_code,
             error=report.error,
             finished=report.finished,
-            stack=innermost_frame(member.stack()),
-            state=member.state(),
-            progress=member.progress(),
+            stack=innermost_frame(member.stack),
+            state=member.state,
+            progress=member.progress,
             lost=member.lost,
             waits_in=report.waits_in,
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,

@@ -13,7 +13,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
 from typing import Any, cast
 
-from collbench.launch.launcher import LocalRank
+from collbench.launch.launcher import SERVER_END_S, UNREPORTED, LocalRank
 from collbench.launch.ranks import KILL_WAIT_S, Ranks
 from collbench.machine import interrupts
 from collbench.model.errors import INTERRUPTED, JobError, LostRankError, MpirunError, RankError
@@ -40,29 +40,25 @@ Begin = Callable[[Json, bytes, Callable[[int], AuthenticatedConnection]], Ranks]
 
 
 @dataclass(slots=True)
-class _StartedRanks:
-    """The ranks of one launch that this worker has started."""
+class _Child:
+    """A rank that this worker has started, and that has not ended."""
 
-    ranks: Ranks
+    rank: LocalRank
+    # All ranks of its launch that this worker has started.
+    together: Ranks
     # Shortest time between two reports of progress, in seconds.
     report_s: float
-    # Progress of the ranks, and position of the first rank, in the last report.
-    reported: tuple[list[int], int | None] = field(default_factory=lambda: ([], None))
+    # Progress and position in the last report.
+    reported: tuple[int, int | None] = (0, None)
     # Monotonic time of that report.
     reported_at: float = 0.0
-    # Ranks whose stack is requested and not yet sent, and ranks whose end was reported.
-    asked: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-
-    @property
-    def running(self) -> list[LocalRank]:
-        """Return the ranks whose end was not reported yet."""
-        members = cast("Sequence[LocalRank]", self.ranks.members)
-        return [member for member in members if member.rank not in self.ended]
+    # True if the stack of the rank is requested and not yet sent.
+    asked: bool = False
 
     def kill(self) -> None:
-        for member in self.running:
-            _kill(member)
+        """Kill the rank, and wait for its end."""
+        self.rank.kill()
+        self.rank.join(KILL_WAIT_S)
 
 
 @dataclass(slots=True)
@@ -78,8 +74,8 @@ class Worker:
     blame: str
     # Raised at the other end if ranks could not be started, apart from losses and faults of mpirun.
     error: type[RankError] = RankError
-    # Maps a launch to its ranks. There are several launches while two sides take turns.
-    launches: dict[int, _StartedRanks] = field(default_factory=dict)
+    # Maps (launch, rank) to the rank. There are several launches while two sides take turns.
+    children: dict[tuple[int, int], _Child] = field(default_factory=dict)
 
     def serve(self) -> int:
         """Execute messages until `leave`; return the exit status in that message.
@@ -108,7 +104,7 @@ class Worker:
                     self._report()
                     self._wait_for_leave()
                 raise
-            sentinels = [rank.process.sentinel for launch in self.launches.values() for rank in launch.running]
+            sentinels = [child.rank.process.sentinel for child in self.children.values()]
             ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
             if self.line in ready:
                 message, job = messages.receive(self.line)
@@ -123,79 +119,70 @@ class Worker:
         if message["kind"] == "start":
             self._start(message, job)
             return
-        started = self.launches.get(message.get("launch", 0))
-        if started is None:
-            return  # its ranks have ended meanwhile, which the other end knows
-        for rank in started.running:
-            if rank.rank != message["rank"]:
-                continue
-            if message["kind"] == "kill":
-                _kill(rank)
-            elif message["kind"] == "inspect":
-                started.asked.add(rank.rank)
-                rank.ask_stack()
-                self._notify("inspected", message["launch"], rank=rank.rank, state=rank.state(), stack="")
+        place = (message["launch"], message["rank"])
+        child = self.children.get(place)
+        if child is None:
+            return  # the rank has ended meanwhile, which the other end knows
+        if message["kind"] == "kill":
+            child.kill()
+        elif message["kind"] == "inspect":
+            child.asked = True
+            child.rank.ask_stack()
+            self._notify("inspected", place, state=child.rank.state, stack="")
 
     def _start(self, order: Json, job: bytes) -> None:
         """Start the ranks of an order. job: encoded."""
         try:
             ranks = self.begin(order, job, lambda rank: self._rank_line(order["launch"], rank))
-            self.launches[order["launch"]] = _StartedRanks(ranks, order["world_size"] / MOST_REPORTS_A_SECOND)
+            for rank in cast("Sequence[LocalRank]", ranks.members):
+                child = _Child(rank, ranks, order["world_size"] / MOST_REPORTS_A_SECOND)
+                self.children[order["launch"], rank.rank] = child
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             self._refuse(order["launch"], error)
 
     def _rank_line(self, launch: int, rank: int) -> AuthenticatedConnection:
         """Return a connection for a rank; raise AuthenticationError or OSError if it cannot be opened in time."""
-        deadline = time.monotonic() + RANK_LINE_TRIES_S
-        while True:
-            try:
-                line = channel.connect(*self.reached, self.key, CONNECT_S)
-            except (AuthenticationError, OSError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(AGAIN_S)
-            else:
-                messages.send(line, {"kind": "rank_line", "launch": launch, "rank": rank})
-                channel.limit(line, 0)  # the rank waits for `go` without a time limit
-                return line
+        line = connected(self.reached, self.key, RANK_LINE_TRIES_S)
+        messages.send(line, {"kind": "rank_line", "launch": launch, "rank": rank})
+        channel.limit(line, 0)  # the rank waits for `go` without a time limit
+        return line
 
     def _refuse(self, launch: int, error: BaseException) -> None:
-        if isinstance(error, LostRankError | MpirunError):
-            self._notify("failed", launch, error=type(error).__name__, text=str(error))
-        else:
-            self._notify("failed", launch, error=self.error.__name__, text=f"{self.blame}: {error}")
+        known = isinstance(error, LostRankError | MpirunError)
+        name, text = (type(error), str(error)) if known else (self.error, f"{self.blame}: {error}")
+        messages.send(self.line, {"kind": "failed", "launch": launch, "error": name.__name__, "text": text})
 
     def _report(self) -> None:
         """Send changes since the last report: progress, requested stacks, ends of ranks."""
-        for number, started in list(self.launches.items()):
-            over = [rank for rank in started.running if rank.exit_code is not None]
-            state, now = (list(started.ranks.progress()), started.ranks.position()), time.monotonic()
-            if state != started.reported and (over or now - started.reported_at >= started.report_s):
-                started.reported, started.reported_at = state, now
-                self._notify("progress", number, counts=state[0], position=state[1])
-            for rank in started.running:
-                if rank.rank in started.asked and (stack := rank.stack()):
-                    started.asked.remove(rank.rank)
-                    self._notify("inspected", number, rank=rank.rank, state=rank.state(), stack=stack)
-            for rank in over:
-                self._report_end(number, started, rank)
+        for place, child in list(self.children.items()):
+            rank, now = child.rank, time.monotonic()
+            ended, state = rank.exit_code is not None, (rank.progress, rank.position)
+            if state != child.reported and (ended or now - child.reported_at >= child.report_s):
+                child.reported, child.reported_at = state, now
+                self._notify("progress", place, progress=state[0], position=state[1])
+            if child.asked and (stack := rank.stack):
+                child.asked = False
+                self._notify("inspected", place, state=rank.state, stack=stack)
+            if ended:
+                self._report_end(place, child)
 
-    def _report_end(self, launch: int, started: _StartedRanks, rank: LocalRank) -> None:
+    def _report_end(self, place: tuple[int, int], child: _Child) -> None:
         """Report the end of a rank; clean up after the last rank of its launch."""
-        code, lost = rank.exit_code, rank.lost
-        started.ended.add(rank.rank)
-        if not started.running:
-            del self.launches[launch]
-            started.ranks.clean()
-        end = {"code": code, "lost": lost, "log": rank.log, "health": rank.health, "open_to": started.ranks.open_to}
-        self._notify("ended", launch, rank=rank.rank, **end)
+        rank, together = child.rank, child.together
+        if rank.exit_code == UNREPORTED and rank.server.ended(SERVER_END_S):
+            rank.join(KILL_WAIT_S)  # the kernel kills it with the server
+        end = {"exit_code": rank.exit_code, "lost": rank.lost, "open_to": together.open_to}
+        del self.children[place]
+        if all(other.together is not together for other in self.children.values()):
+            together.clean()
+        self._notify("ended", place, **end, log=rank.log, health=rank.health)
 
     def _kill_all(self) -> None:
-        for started in self.launches.values():
-            started.kill()
+        for child in self.children.values():
+            child.kill()
 
-    def _notify(self, kind: str, launch: int, **fields: object) -> None:
-        messages.send(self.line, {"kind": kind, "launch": launch, **fields})
+    def _notify(self, kind: str, place: tuple[int, int], **fields: object) -> None:
+        messages.send(self.line, {"kind": kind, "launch": place[0], "rank": place[1], **fields})
 
     def _wait_for_leave(self) -> None:
         deadline = time.monotonic() + LEAVE_WAIT_S
@@ -207,6 +194,16 @@ class Worker:
                 self._refuse(message["launch"], RankError("interrupted"))
 
 
-def _kill(rank: LocalRank) -> None:
-    rank.kill()
-    rank.join(KILL_WAIT_S)
+def connected(reached: tuple[str, int], key: bytes, seconds: float) -> AuthenticatedConnection:
+    """Return a connection to an address and port; attempts are repeated for `seconds`.
+
+    Raises OSError if nobody listens there, AuthenticationError if the keys differ.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return channel.connect(*reached, key, CONNECT_S)
+        except (AuthenticationError, OSError):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(AGAIN_S)

@@ -9,6 +9,7 @@ have something to read (`Workers.serve`) and waits for none of them: a caller or
 """
 
 import contextlib
+import itertools
 import math
 import selectors
 import socket
@@ -55,8 +56,7 @@ class RemoteWorker:
     ends: tuple[str, str]
     # Why the worker no longer answers; None while it answers.
     lost: str | None = None
-    # Maps a launch to its ranks at this worker, until all of them have ended. There are several launches while two
-    # sides take turns.
+    # Maps a launch to its ranks at this worker that have not ended. Several launches run while two sides take turns.
     launches: "dict[int, list[RemoteRank]]" = field(default_factory=dict)
 
     @property
@@ -77,7 +77,7 @@ class RemoteWorker:
 
 @dataclass(slots=True)
 class RemoteRank:
-    """A rank that a worker has started, with the worker's last report on it. Implements `ranks.Rank`."""
+    """A rank that a worker has started, with the worker's last reports on it. Implements `ranks.Rank`."""
 
     workers: "Workers"
     worker: RemoteWorker
@@ -85,19 +85,18 @@ class RemoteRank:
     # Rank in its launch; the rank of its worker in the job may differ.
     rank: int
     line: AuthenticatedConnection | None = None
-    exit_code: int | None = None
     # Why the rank could not be started; None if it could.
     problem: RankError | None = None
-    # The last report.
-    count: int = 0
-    case: int | None = None
-    status: str = "running"
-    stack_text: str = ""
-    # The report on the end: see `messages`.
+    # From the reports `progress`, `inspected` and `ended`.
+    progress: int = 0
+    position: int | None = None
+    state: str = "running"
+    stack: str = ""
+    exit_code: int | None = None
+    parent_lost: str | None = None
     log: str = ""
     health: Mapping[str, Json] = field(default_factory=dict)
     open_to: tuple[str, ...] = ()
-    parent_lost: str | None = None
 
     @property
     def connection(self) -> AuthenticatedConnection:
@@ -108,35 +107,23 @@ class RemoteRank:
     def lost(self) -> str | None:
         return self.worker.lost or self.parent_lost
 
-    def progress(self) -> int:
-        return self.count
-
-    def position(self) -> int | None:
-        return self.case
-
-    def state(self) -> str:
-        return self.status
-
-    def stack(self) -> str:
-        return self.stack_text
-
     def ask_stack(self) -> None:
         """Ask the worker for the state and the stack; the answer arrives later, as a message."""
-        self._order("inspect")
+        self.worker.notify({"kind": "inspect", "launch": self.launch, "rank": self.rank})
 
     def kill(self) -> None:
         """Have the worker kill the rank."""
         if self.exit_code is None and not self.lost:
-            self._order("kill")
+            self.worker.notify({"kind": "kill", "launch": self.launch, "rank": self.rank})
 
     def join(self, seconds: float) -> None:
         """Wait until the worker has reported the end of the rank; mark a worker that does not report it as lost."""
-        self.workers.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
-        if self.exit_code is None and self.problem is None:
+        self.workers.wait_until(self._is_over, seconds)
+        if not self._is_over():
             self.worker.lose("does not answer")
 
-    def _order(self, kind: str) -> None:
-        self.worker.notify({"kind": kind, "launch": self.launch, "rank": self.rank})
+    def _is_over(self) -> bool:
+        return self.exit_code is not None or self.lost is not None or self.problem is not None
 
 
 @dataclass(slots=True)
@@ -147,22 +134,23 @@ class _Caller:
     # Monotonic time until which the next message, or the whole proof, must have arrived.
     deadline: float = math.inf
     steps: Reading[None] = field(init=False)
-    # Number of bytes that `steps` needs next, and those that have arrived.
+    # Number of bytes that `steps` needs next, and those of them that have arrived.
     wanted: int = 0
     arrived: bytearray = field(default_factory=bytearray)
 
-    def receive(self) -> Exception | None:
-        """Read what has arrived, at most the bytes that are needed next; return the error that ends the connection."""
-        try:
-            data = self.raw.recv(self.wanted - len(self.arrived), socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return error
-        if self.deadline == math.inf:
-            self.deadline = time.monotonic() + channel.MESSAGE_S
-        self.arrived += data
-        return None if data else EOFError()
+    def receive(self) -> bytes | None:
+        """Return the bytes that are needed next; None if some of them have not arrived. Raises EOFError and OSError."""
+        while len(self.arrived) < self.wanted:
+            try:
+                piece = self.raw.recv(self.wanted - len(self.arrived), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            if not piece:
+                raise EOFError
+            self.arrived += piece
+            self.deadline = min(self.deadline, time.monotonic() + channel.MESSAGE_S)
+        complete, self.arrived = bytes(self.arrived), bytearray()
+        return complete
 
 
 class Workers:
@@ -178,7 +166,7 @@ class Workers:
         numbers: Collection[int],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.listeners, self._key, self._numbers, self._check = listeners, key, numbers, check
+        self.listeners, self.key, self._numbers, self._check = listeners, key, numbers, check
         self._selector = selectors.DefaultSelector()
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
         self.members: dict[int, RemoteWorker] = {}
@@ -190,6 +178,8 @@ class Workers:
         self.problem: str | None = None
         self.interrupted = False
         self.code = UNEXPECTED
+        # The next launch; launches of different workers have different numbers.
+        self.launches = itertools.count(1)
 
     def __enter__(self) -> "Workers":
         for listener in self.listeners:
@@ -306,10 +296,6 @@ class Workers:
             raise LostRankError(str(rank.lost), rank.rank)
         return self._lines.pop(place)
 
-    def launch_key(self, launch: int) -> bytes:
-        """Return the key with which the ranks of a launch authenticate each other; no message contains it."""
-        return channel.derived(self._key, f"launch {launch}")
-
     # ── connections ──────────────────────────────────────────────────────────────────────────────
     def serve(self, seconds: float = 0.0) -> None:
         """Serve all connections that have something to read; wait for at most `seconds` until there is one."""
@@ -320,7 +306,7 @@ class Workers:
                 self._go_on(key.data)
         now = time.monotonic()
         for caller in [caller for caller in self._callers() if now > caller.deadline]:
-            self._go_on(caller, TimeoutError())
+            self._go_on(caller, late=True)
 
     def _callers(self) -> list[_Caller]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
@@ -336,19 +322,20 @@ class Workers:
         self._selector.register(raw, selectors.EVENT_READ, caller)
         self._go_on(caller)
 
-    def _go_on(self, caller: _Caller, error: Exception | None = None) -> None:
-        """Pass what has arrived on a connection, or an error, to the function that reads it, until that needs more."""
+    def _go_on(self, caller: _Caller, late: bool = False) -> None:
+        """Pass what has arrived on a connection to the function that reads it. late: its deadline is over."""
         try:
             while True:
-                if error is not None:
-                    caller.wanted, error = caller.steps.throw(error), None
-                elif len(caller.arrived) == caller.wanted:
-                    arrived, caller.arrived = bytes(caller.arrived), bytearray()
-                    caller.wanted = caller.steps.send(arrived) if caller.wanted else next(caller.steps)
-                before = len(caller.arrived)
-                error = caller.receive()
-                if error is None and len(caller.arrived) == before:
-                    return
+                try:
+                    if late:
+                        raise TimeoutError
+                    arrived = caller.receive()
+                except (EOFError, OSError) as error:
+                    late, caller.wanted = False, caller.steps.throw(error)
+                else:
+                    if arrived is None:
+                        return
+                    caller.wanted = caller.steps.send(arrived or None)  # type: ignore[arg-type] # None begins
         except StopIteration:
             self._selector.unregister(caller.raw)
             caller.raw.close()
@@ -358,7 +345,7 @@ class Workers:
         reached = str(caller.raw.getsockname()[0])
         caller.deadline = time.monotonic() + channel.PROOF_S
         try:
-            line = yield from channel.answer(caller.raw, self._key)
+            line = yield from channel.answer(caller.raw, self.key)
         except (AuthenticationError, EOFError, OSError):
             self.refused[peer] = NO_PROOF
             return
@@ -414,27 +401,18 @@ class Workers:
                 self._record(worker, message)
 
     def _record(self, worker: RemoteWorker, message: Json) -> None:
-        ranks = worker.launches.get(message.get("launch", 0), [])
-        match message["kind"]:
-            case "interrupted":
-                self.interrupted = True
-            case "progress":
-                for rank, count in zip(ranks, message["counts"], strict=False):
-                    rank.count, rank.case = count, message["position"]
-            case "inspected":
-                for rank in _named(ranks, message):
-                    rank.status, rank.stack_text = message["state"], message["stack"]
-            case "failed":
-                alone = ranks[0].rank if len(ranks) == 1 else None
-                for rank in worker.launches.pop(message["launch"], []):
+        self.interrupted |= message["kind"] == "interrupted"
+        launch = worker.launches.get(message.get("launch", 0), [])
+        for rank in [rank for rank in launch if message.get("rank", rank.rank) == rank.rank]:
+            match message["kind"]:
+                case "progress":
+                    rank.progress, rank.position = message["progress"], message["position"]
+                case "inspected":
+                    rank.state, rank.stack = message["state"], message["stack"]
+                case "failed":
+                    alone = rank.rank if len(launch) == 1 else None
                     rank.problem = ERRORS[message["error"]](message["text"], alone)
-            case "ended":
-                for rank in _named(ranks, message):
-                    rank.exit_code, rank.parent_lost, rank.log = message["code"], message["lost"], message["log"]
+                case "ended":
+                    rank.exit_code, rank.parent_lost, rank.log = message["exit_code"], message["lost"], message["log"]
                     rank.health, rank.open_to = message["health"], tuple(message["open_to"])
-                if all(rank.exit_code is not None for rank in ranks):
-                    worker.launches.pop(message["launch"], None)
-
-
-def _named(ranks: Sequence[RemoteRank], message: Json) -> list[RemoteRank]:
-    return [rank for rank in ranks if rank.rank == message["rank"]]
+        launch[:] = [rank for rank in launch if rank.exit_code is None and rank.problem is None]
