@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import AuthenticationError
 from types import SimpleNamespace
@@ -45,20 +46,11 @@ def workers():
 
 
 def connected(workers, key=KEY):
-    """Return the connection of a caller, or the error that it gets; `workers` answers in this thread."""
-    ends = []
-
-    def attempt():
-        try:
-            ends.append(channel.connect(*workers.address, key, 5))
-        except (AuthenticationError, OSError) as error:
-            ends.append(error)
-
-    calling = threading.Thread(target=attempt)
-    calling.start()
-    workers.wait_until(lambda: ends, 30)
-    calling.join()
-    return ends[0]
+    """Return the connection of a caller; `workers` answers in this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(channel.connect, *workers.address, key, 5)
+        workers.wait_until(calling.done, 30)
+    return calling.result()
 
 
 def honest(workers, rank=1):
@@ -120,21 +112,17 @@ def test_a_caller_that_cannot_be_accepted_comes_again(workers, monkeypatch):
 
 
 def test_a_worker_whose_rank_is_turned_away_at_the_door_comes_again(workers):
-    with channel.listen("127.0.0.1", [0]) as listener:
-        lines = []
-
-        def attempt():
-            lines.append(Worker(None, listener.getsockname(), KEY, None, "")._rank_line(1, 0))
-
-        calling = threading.Thread(target=attempt)
-        calling.start()
+    rank = workers._expected[1, 0] = SimpleNamespace(line=None)
+    (listener,) = workers.listeners
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Worker(None, workers.address, KEY, None, "")._rank_line, 1, 0)
+        listener.setblocking(True)
         listener.accept()[0].close()
-        with Workers([listener], KEY, [1]) as free:
-            free.wait_until(lambda: free._lines, 30)
-            calling.join()
-            with lines[0], free._lines.pop((1, 0)) as here:
-                messages.send(lines[0], {"kind": "ready"})
-                assert messages.receive(here)[0] == {"kind": "ready"}
+        listener.setblocking(False)
+        workers.wait_until(lambda: rank.line, 30)
+    with calling.result() as there, rank.line as here:
+        messages.send(there, {"kind": "ready"})
+        assert messages.receive(here)[0] == {"kind": "ready"}
 
 
 def test_a_worker_that_stops_in_the_middle_of_a_message_holds_up_nobody(workers, monkeypatch):
@@ -201,7 +189,8 @@ def test_rank_0_says_where_it_listened_and_what_it_saw(workers, monkeypatch):
     """Nobody connected; somebody connected without a proof; somebody proved, and its large packets do not arrive."""
     with pytest.raises(JobError, match=r"rank 0 listens at 127\.0\.0\.1, port \d+; nobody connected"):
         gathered(workers, 0.1)
-    assert isinstance(connected(workers, b"x" * 32), AuthenticationError)
+    with pytest.raises(AuthenticationError):
+        connected(workers, b"x" * 32)
     with pytest.raises(JobError, match=r"127\.0\.0\.1 connected without a proof: set the same COLLBENCH_SECRET"):
         gathered(workers, 0.1)
     monkeypatch.setattr(accepting, "HANDSHAKE_S", 1)

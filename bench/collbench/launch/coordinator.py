@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from collbench.catalog.backends import BACKENDS
@@ -27,10 +26,10 @@ from collbench.launch.ranks import NO_LOG, LaunchJob, Ranks
 from collbench.launch.secret import JobSecret
 from collbench.launch.workers import JOIN_WAIT_S, Workers
 from collbench.machine import environment, network
-from collbench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, MpirunError, StoreError
+from collbench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, MpirunError
 from collbench.model.records import Demands, Json, Machine
 from collbench.protocol import channel
-from collbench.store import encoding, folders
+from collbench.store import encoding
 
 # Remedy if ranks on several hosts do not reach each other: stores and libraries listen on free ports.
 ANY_PORT = "hosts must reach each other on any port"
@@ -228,26 +227,21 @@ class JobLauncher:
             }
             chosen = enumerate(self.members[1:world_size], 1)
             shares = [(member, {"ranks": [rank], "device": self.devices[member]}) for rank, member in chosen]
-            others = self.workers.start(shares, order, encoded)
-            folder = self.launcher.folder()
+            ranks = self.workers.start(shares, order, encoded, log)
+            folder, append_output = self.launcher.folder(), ranks.clean
 
             def clean() -> None:
-                """Remove the folder of rank 0, and append the output of the other ranks on their hosts to the log."""
                 shutil.rmtree(folder, ignore_errors=True)
-                for rank in others:
-                    heading = f"[rank {rank.rank} on host {rank.worker.hostname}]"
-                    if rank.log:
-                        with contextlib.suppress(OSError, StoreError), folders.appending(log) as file:
-                            file.write(f"{heading}\n{rank.log.rstrip()}\n".encode())
+                append_output()
 
-            ranks = Ranks(others, clean, partial(self.workers.look, others), remedy=remedy)
+            ranks.clean, ranks.remedy = clean, remedy
             own = {"rank": 0, "device": self.devices[0], "listener": listener}
             try:
                 first = self.launcher.fork_in_job(entry, encoded, folder, log, order, self.workers.key, **own)
             except BaseException:
                 ranks.kill()
                 raise
-        ranks.members = [first, *others]
+        ranks.members = [first, *ranks.members]
         if by_mpi:
             self.mpi = ranks
         return ranks

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -45,8 +44,8 @@ class SideProcess:
     def __init__(self, name: str, python: str, variables: Mapping[str, str], modules: Sequence[str]) -> None:
         self._name, self._python, self._variables, self._modules = name, python, variables, [*modules]
         self._stopped_since: float | None = None
-        # True if the process was found to have ended, or to be stuck: its end is not waited for.
-        self._failed = False
+        # True from the moment at which the process is ready, unless it is found to have ended or to be stuck.
+        self._serves = False
 
     def __enter__(self) -> "SideProcess":
         environment.raise_file_limit()
@@ -67,7 +66,7 @@ class SideProcess:
             assert self._process.stdin is not None  # noqa: S101 - it is a pipe
             with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it has ended: see `_check`
                 pipe.write(json.dumps(given).encode())
-            self._workers = stack.enter_context(Workers([listener], key, [NUMBER], self._check))
+            self._workers = stack.enter_context(Workers([listener], key, [NUMBER], self._check, STOPPED_S))
             self._stack = stack.pop_all()
         return self
 
@@ -83,7 +82,7 @@ class SideProcess:
         handshake = self._workers.members[NUMBER].handshake
         if handshake["problem"]:
             raise BenchError(f"{self._name}: {handshake['problem']}")
-        self._workers.code = 0
+        self._workers.code, self._serves = 0, True
         return dict(handshake["host"])
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
@@ -96,13 +95,7 @@ class SideProcess:
             "log": str(log),
             "cases": encoding.encoded(job.launch).decode(),
         }
-        members = self._workers.start([(NUMBER, {"ranks": [*range(world_size)]})], order, encoding.encoded(job))
-
-        def clean() -> None:
-            ranks.open_to = members[0].open_to
-
-        ranks = Ranks(members, clean, partial(self._workers.look, members))
-        return ranks
+        return self._workers.start([(NUMBER, {"ranks": [*range(world_size)]})], order, encoding.encoded(job), log)
 
     def _check(self) -> None:
         """Raise BenchError if the process has ended, does not answer, or is stopped."""
@@ -112,7 +105,7 @@ class SideProcess:
         if problem is None and (lost or self._process.poll() is not None):
             problem = f"{self._python} {self._how_ended()}; go on with: collbench resume RUN"
         if problem is not None:
-            self._failed = True
+            self._serves = False
             if worker is not None:
                 worker.lose()  # so that nobody waits for its ranks
             raise BenchError(f"{self._name}: {problem}")
@@ -137,9 +130,9 @@ class SideProcess:
         return f"ended with status {status}, and printed why"
 
     def _end(self) -> None:
-        """Wait until the process has ended; kill it if it does not end in time."""
+        """Wait until the process has ended; kill it if it does not end in time, or does not serve."""
         try:
-            self._process.wait(0 if self._failed else END_WAIT_S)
+            self._process.wait(END_WAIT_S if self._serves else 0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -104,7 +104,7 @@ def run_launch(
         listener = _Listener(ranks, outcome, begun, sampled, shown)
         try:
             with meanwhile:
-                yield from _watch(ranks, listener, outcome, requested, timeout_s, before_go, log, turn)
+                yield from _watch(ranks, listener, requested, timeout_s, before_go, log, turn)
             ranks.failed = outcome.failure is not None
             if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
                 outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
@@ -136,7 +136,6 @@ def ask(
 def _watch(
     ranks: Ranks,
     listener: "_Listener",
-    outcome: LaunchOutcome,
     requested: float,
     timeout_s: float,
     before_go: Callable[[Sequence[Json]], None],
@@ -144,7 +143,7 @@ def _watch(
     turn: Turn | None,
 ) -> Measuring[None]:
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began."""
-    printed_from = _size(log)
+    outcome, printed_from = listener.outcome, _size(log)
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
@@ -216,7 +215,7 @@ class _Listener:
     """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
     def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled, shown: Shown) -> None:
-        self._members, self._look, self._outcome = ranks.members, ranks.look, outcome
+        self._members, self._look, self.outcome = ranks.members, ranks.look, outcome
         self._begun, self._sampled, self._shown = begun, sampled, shown
         self.reports = [_Report() for _ in ranks.members]
         # True if all ranks wait for their turn, and it has been requested.
@@ -274,7 +273,7 @@ class _Listener:
             match message["kind"]:
                 case "ready":
                     report.ready, report.waits_in = True, tuple(message["waits_in"])
-                    self._outcome.facts.append(message["facts"])
+                    self.outcome.facts.append(message["facts"])
                 case "turn":
                     report.asks = True
                 case "begin":
@@ -282,16 +281,16 @@ class _Listener:
                 case "shown":
                     self._shown(line)
                 case "sampled":
-                    self._outcome.measured += 1
+                    self.outcome.measured += 1
                     self._sampled(line, message["failure"])
                 case "chosen":
-                    self._outcome.chosen = tuple(message["texts"])
+                    self.outcome.chosen = tuple(message["texts"])
                 case "error":
                     report.error = message["text"]
                 case "done":
                     report.finished = True
-                    self._outcome.clocks = message.get("clocks") or self._outcome.clocks
-                    for facts in self._outcome.facts:
+                    self.outcome.clocks = message.get("clocks") or self.outcome.clocks
+                    for facts in self.outcome.facts:
                         if facts.get("rank") == member.rank and "seen" in facts:
                             facts["seen"]["left"] = message["left"]
         return received

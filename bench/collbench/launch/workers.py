@@ -17,13 +17,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import AuthenticationError
+from pathlib import Path
 
-from collbench.launch.ranks import KILL_WAIT_S
-from collbench.model.errors import UNEXPECTED, JobError, LostRankError, MpirunError, RankError, StartError
+from collbench.launch.ranks import KILL_WAIT_S, Ranks
+from collbench.model.errors import UNEXPECTED, JobError, LostRankError, MpirunError, RankError, StartError, StoreError
 from collbench.model.records import Json
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection, Reading
+from collbench.store import folders
 
 # Workers of a job start within seconds of each other, but a host may have to pull a container first. The process of a
 # side may have to load its packages from a cold disk.
@@ -118,7 +121,7 @@ class RemoteRank:
 
     def join(self, seconds: float) -> None:
         """Wait until the worker has reported the end of the rank; mark a worker that does not report it as lost."""
-        self.workers.wait_until(self._is_over, seconds)
+        self.workers.wait_until(self._is_over, max(seconds, self.workers.stopped_s))
         if not self._is_over():
             self.worker.lose("does not answer")
 
@@ -157,6 +160,7 @@ class Workers:
     """Context in which workers join and start ranks; when it ends, they exit with the status `code`.
 
     numbers: the workers that may join. check: called while this process waits for workers or ranks; it may raise.
+    stopped_s: a worker may be stopped, and so be silent, for this long before it counts as lost.
     """
 
     def __init__(
@@ -165,10 +169,13 @@ class Workers:
         key: bytes,
         numbers: Collection[int],
         check: Callable[[], None] = lambda: None,
+        stopped_s: float = 0.0,
     ) -> None:
         self.listeners, self.key, self._numbers, self._check = listeners, key, numbers, check
+        self.stopped_s = stopped_s
         self._selector = selectors.DefaultSelector()
-        self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
+        # Maps (launch, rank) to the ranks that have no connection yet.
+        self._expected: dict[tuple[int, int], RemoteRank] = {}
         self.members: dict[int, RemoteWorker] = {}
         # Maps the address of a caller to the reason why no worker has joined from there.
         self.refused: dict[str, str] = {}
@@ -194,8 +201,8 @@ class Workers:
         self.wait_until(lambda: all(worker.lost for worker in self.members.values()), LEAVE_WAIT_S)
         for caller in self._callers():
             caller.raw.close()
-        for line in (*self._lines.values(), *(worker.line for worker in self.members.values())):
-            line.close()
+        for worker in self.members.values():
+            worker.line.close()
         for listener in self.listeners:
             listener.close()
         self._selector.close()
@@ -204,7 +211,9 @@ class Workers:
     def look(self, ranks: Sequence[RemoteRank] = ()) -> None:
         """Serve all connections. Raises the interrupt of a worker, or the error by which a rank was not started."""
         self.serve()
-        self._raise_if_over()
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self._check()
         for rank in ranks:
             if rank.problem is not None:
                 raise rank.problem
@@ -215,11 +224,6 @@ class Workers:
         while not condition() and (left_s := deadline - time.monotonic()) > 0:
             self.serve(min(left_s, LOOK_EVERY_S))
 
-    def _raise_if_over(self) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self._check()
-
     # ── joining ──────────────────────────────────────────────────────────────────────────────────
     def join(self, seconds: float, enough: Callable[[], object] = lambda: False) -> list[int]:
         """Wait until all workers have joined, or `enough` is true, at most `seconds`; return those that are missing.
@@ -228,7 +232,7 @@ class Workers:
         """
 
         def settled() -> object:
-            self._raise_if_over()
+            self.look()
             return self.problem or enough() or len(self.members) == len(self._numbers)
 
         self.wait_until(settled, seconds)
@@ -248,53 +252,55 @@ class Workers:
         return {number: worker.lost for number, worker in sorted(self.members.items()) if worker.lost is not None}
 
     # ── starting ranks ───────────────────────────────────────────────────────────────────────────
-    def start(self, shares: Sequence[tuple[int, Json]], order: Json, job: bytes) -> list[RemoteRank]:
+    def start(self, shares: Sequence[tuple[int, Json]], order: Json, job: bytes, log: Path) -> Ranks:
         """Have workers start ranks of a launch; return the ranks once each has its connection to this process.
 
         shares: for each worker its number and its own part of the message `start`. order: the common part. job:
-        encoded.
+        encoded. log: gets the output of ranks that print into files of their own, once they have ended.
 
         Raises LostRankError if one of the workers is lost; if that is known beforehand, no rank is started.
         Raises RankError if a worker could not start its ranks.
         """
         self.look()
         launch = order["launch"]
-        ranks = [RemoteRank(self, self.members[n], launch, rank) for n, own in shares for rank in own["ranks"]]
-        for rank in ranks:
+        members = [RemoteRank(self, self.members[n], launch, rank) for n, own in shares for rank in own["ranks"]]
+        for rank in members:
             if rank.lost:
                 raise LostRankError(rank.lost, rank.rank)
-        for rank in ranks:
+        for rank in members:
             rank.worker.launches.setdefault(launch, []).append(rank)
+            self._expected[launch, rank.rank] = rank
         try:
             for number, own in shares:
                 self.members[number].notify({"kind": "start", **order, **own}, job)
-            for rank in ranks:
-                rank.line = self._line(rank)
+            for rank in members:
+                self._wait_for_line(rank)
         except BaseException:
-            for rank in ranks:
+            for rank in members:
                 rank.kill()
-            for rank in ranks:
+            for rank in members:
                 rank.join(KILL_WAIT_S)
-                line = rank.line or self._lines.pop((launch, rank.rank), None)
-                if line is not None:
-                    line.close()
             raise
+
+        def clean() -> None:
+            ranks.open_to = next((rank.open_to for rank in members), ())
+            with contextlib.suppress(OSError, StoreError):
+                for rank in [rank for rank in members if rank.log]:
+                    with folders.appending(log) as file:
+                        file.write(f"[rank {rank.rank} on host {rank.worker.hostname}]\n{rank.log.rstrip()}\n".encode())
+
+        ranks = Ranks(members, clean, partial(self.look, members))
         return ranks
 
-    def _line(self, rank: RemoteRank) -> AuthenticatedConnection:
-        place = (rank.launch, rank.rank)
-
+    def _wait_for_line(self, rank: RemoteRank) -> None:
         def settled() -> object:
-            self._raise_if_over()
-            return place in self._lines or rank.lost or rank.problem
+            self.look([rank])
+            return rank.line or rank.lost
 
         self.wait_until(settled, RANK_LINE_WAIT_S)
-        if rank.problem:
-            raise rank.problem
-        if place not in self._lines:
+        if rank.line is None:
             rank.worker.lose("does not answer")
             raise LostRankError(str(rank.lost), rank.rank)
-        return self._lines.pop(place)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
     def serve(self, seconds: float = 0.0) -> None:
@@ -351,14 +357,15 @@ class Workers:
             return
         caller.deadline = time.monotonic() + HANDSHAKE_S
         try:
-            message = yield from messages.reading(line)
+            message, _ = messages.parsed((yield from line.reading()))
         except (EOFError, OSError) as error:
             self._refuse(line, peer, isinstance(error, TimeoutError))
             return
         if message["kind"] == "rank_line":
             # Longer than for the worker's connection: a lost host is noticed before the silence of its rank.
             channel.set_keepalive(line, RANK_LINE_SILENT_S)
-            self._lines[int(message["launch"]), int(message["rank"])] = line
+            if (rank := self._expected.pop((message["launch"], message["rank"]), None)) is not None:
+                rank.line = line
         elif message["kind"] == "handshake" and (worker := self._registered(message, line, (reached, peer))):
             yield from self._listen(caller, worker)
 
@@ -394,7 +401,7 @@ class Workers:
         while worker.lost is None:
             caller.deadline = math.inf
             try:
-                message = yield from messages.reading(worker.line)
+                message, _ = messages.parsed((yield from worker.line.reading()))
             except (EOFError, OSError):
                 worker.lose()
             else:

@@ -14,8 +14,7 @@ From a rank to its parent:
 From a parent to its rank: go (begin to measure, or take the turn).
 
 A worker is a process elsewhere that starts ranks on request: every process of a job except rank 0, or the process of a
-side of `ab`. It opens all connections: one for itself, and one for each of its ranks, which the rank then uses. From a
-worker, and from its ranks on their way to the supervisor:
+side of `ab`. It opens a connection for itself, and one for each of its ranks, which the rank then uses. From a worker:
 
     handshake     first message of a worker; rank (number of the worker), hostname, problem (why it cannot start ranks),
                   host (facts); in a job also what `launch.compatibility` needs
@@ -43,7 +42,7 @@ only `send_bytes` and `recv_bytes` are used.)
 import json
 
 from collbench.model.records import Json
-from collbench.protocol.channel import AuthenticatedConnection, Line, Reading
+from collbench.protocol.channel import Line
 
 
 def send(line: Line, message: Json, payload: bytes = b"") -> None:
@@ -53,16 +52,11 @@ def send(line: Line, message: Json, payload: bytes = b"") -> None:
 
 def receive(line: Line) -> tuple[Json, bytes]:
     """Return the next message and its payload. Raises EOFError or OSError when the other end is gone."""
-    return _parsed(line.recv_bytes())
+    return parsed(line.recv_bytes())
 
 
-def reading(line: AuthenticatedConnection) -> Reading[Json]:
-    """Return the next message, as `receive` does, without its payload."""
-    message, _ = _parsed((yield from line.reading()))
-    return message
-
-
-def _parsed(data: bytes) -> tuple[Json, bytes]:
+def parsed(data: bytes) -> tuple[Json, bytes]:
+    """Return the message and the payload in received bytes. Raises OSError if they are no message."""
     head, _, payload = data.partition(b"\n")
     try:
         message = json.loads(head)
