@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict
 
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 
@@ -31,6 +32,7 @@ from collbench.report.progress import PairProgress
 from collbench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
 from collbench.store import encoding, folders
 from conftest import ROOT, invented_run, samples
+from test_faults import wait_for_samples
 from test_measure import assert_nothing_left
 from test_report import misfits
 from test_turns import IN_TURNS, assert_took_turns
@@ -475,6 +477,20 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     assert {rank["variables"].get("GLOO_LOG_LEVEL") for rank in b} == {"WARN"}
     assert {rank["variables"]["OMP_NUM_THREADS"] for rank in b} == {"2"}
     assert "GLOO_LOG_LEVEL" in done.stdout
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "words"), [(signal.SIGKILL, 2, "side [AB]: .* was ended by SIGKILL"), (signal.SIGTERM, 130, "")]
+)
+def test_the_end_of_a_sides_process_ends_the_run_which_can_be_resumed(cli, number, code, words):
+    process = cli.start("ab", cli.config(), "--aa", "--b", "OMP_NUM_THREADS=2", "--no-plots")
+    wait_for_samples(cli, 2)
+    sides = [child for child in psutil.Process(process.pid).children() if "side_worker" in "".join(child.cmdline())]
+    sides[0].send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code and re.search(words, err) and "go on with: collbench resume" in err, err
     assert_nothing_left(cli)
 
 

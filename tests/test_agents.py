@@ -1,4 +1,4 @@
-"""Rank 0 and its agents withstand strangers, and refuse orders that must not be obeyed."""
+"""Workers and the process that they serve withstand strangers, and refuse orders that must not be obeyed."""
 
 import contextlib
 import json
@@ -8,19 +8,23 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import AuthenticationError
 from types import SimpleNamespace
 
 import pytest
 
-from collbench.launch import coordinator
-from collbench.launch.agent import _Agent, _Child, _reach
-from collbench.launch.coordinator import Agents
+from collbench.launch import workers as accepting
+from collbench.launch.agent import Agent, _reach
+from collbench.launch.coordinator import gathered
 from collbench.launch.job import JobRank
+from collbench.launch.ranks import Ranks
 from collbench.launch.secret import JobSecret
 from collbench.launch.sweep import Silent, sweep
 from collbench.launch.turns import drive
+from collbench.launch.worker import Worker, _Child
+from collbench.launch.workers import Workers
 from collbench.machine import interrupts
 from collbench.model.errors import JobError, LostRankError, MpirunError, StartError
 from collbench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
@@ -35,98 +39,108 @@ FUZZED = 200
 
 
 @pytest.fixture
-def agents():
-    with channel.listen("127.0.0.1", [0]) as listener, Agents([listener], KEY, 2) as server:
+def workers():
+    with channel.listen("127.0.0.1", [0]) as listener, Workers([listener], KEY, [1]) as server:
         server.address = listener.getsockname()
         yield server
 
 
-def honest(agents, rank=1):
-    """Return the connection of an agent that identifies itself."""
-    line = channel.connect(*agents.address, KEY, 5)
+def connected(workers, key=KEY):
+    """Return the connection of a caller; `workers` answers in this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(channel.connect, *workers.address, key, 5)
+        workers.wait_until(calling.done, 30)
+    return calling.result()
+
+
+def honest(workers, rank=1):
+    """Return the connection of a worker that identifies itself."""
+    line = connected(workers)
     messages.send(line, {"kind": "handshake", "rank": rank, "hostname": "b"})
     return line
 
 
-def until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
+def until(workers, condition, seconds=20):
+    workers.wait_until(condition, seconds)
     return condition()
 
 
 # ── strangers and nonsense ───────────────────────────────────────────────────────────────────────
-def test_bytes_of_strangers_do_not_stop_an_honest_agent(agents):
+def test_bytes_of_strangers_do_not_stop_an_honest_worker(workers):
     dice = random.Random(3)
     for _ in range(FUZZED):
-        with socket.create_connection(agents.address) as stranger:
+        with socket.create_connection(workers.address) as stranger:
             stranger.sendall(dice.randbytes(dice.randrange(200)))
-    with honest(agents) as line:
-        assert len(agents.gather(OWN, 20)) == 2
+    with honest(workers) as line:
+        assert len(gathered(workers, 20)) == 1
         messages.send(line, {"kind": "interrupted"})
-        assert until(lambda: agents._interrupted)
+        assert until(workers, lambda: workers.interrupted)
 
 
-def test_callers_that_say_nothing_keep_nobody_out(agents):
-    """No agent waits until silent callers reach their time limit."""
+def test_callers_that_say_nothing_keep_nobody_out(workers):
+    """No worker waits until silent callers reach their time limit."""
     with contextlib.ExitStack() as sockets:
         for _ in range(50):
-            sockets.enter_context(socket.create_connection(agents.address))
-        with honest(agents):
-            assert len(agents.gather(OWN, channel.PROOF_S - 2)) == 2
+            sockets.enter_context(socket.create_connection(workers.address))
+        with honest(workers):
+            assert len(gathered(workers, channel.PROOF_S - 2)) == 1
 
 
-def test_a_thread_that_cannot_be_started_does_not_end_accepting(agents, monkeypatch):
-    """As at the limit of processes, three threads that greet cannot be started, and the agent comes again."""
-    start, failures = threading.Thread.start, iter(range(3))
-
-    def failing(thread):
-        if getattr(thread, "_target", None) == agents._greet and next(failures, None) is not None:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", failing)
-    line = None
-    deadline = time.monotonic() + 60
-    while line is None and time.monotonic() < deadline:
-        with contextlib.suppress(AuthenticationError, OSError):
-            line = honest(agents)
-    assert next(failures, None) is None
-    with line:
-        assert len(agents.gather(OWN, 20)) == 2
+def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(workers, monkeypatch):
+    """Each byte comes in time; all of them together would take an hour."""
+    monkeypatch.setattr(channel, "PROOF_S", 1)
+    with socket.create_connection(workers.address) as stranger:
+        for _ in range(30):
+            with contextlib.suppress(OSError):  # until the other end has had enough
+                stranger.sendall(b"x")
+            workers.wait_until(lambda: workers.refused, 0.1)
+    assert "without a proof" in workers.refused["127.0.0.1"]
 
 
-def test_an_agent_whose_rank_is_turned_away_at_the_door_comes_again(monkeypatch):
-    with channel.listen("127.0.0.1", [0]) as listener:
-        lines = []
+def test_a_caller_that_cannot_be_accepted_comes_again(workers, monkeypatch):
+    """As at the limit of open files."""
+    accept, failures = socket.socket.accept, iter(range(3))
 
-        def full_then_free():
-            listener.accept()[0].close()
-            lines.append(channel.answer(listener.accept()[0], KEY))
+    def failing(listener):
+        if next(failures, None) is not None:
+            raise OSError("too many open files")
+        return accept(listener)
 
-        answering = threading.Thread(target=full_then_free)
-        answering.start()
-        with _Agent(1, None, listener.getsockname(), KEY, None, {}, lambda: b"")._rank_line() as line:
-            answering.join()
-            messages.send(line, {"kind": "rank_line"})
-            assert messages.receive(lines[0])[0] == {"kind": "rank_line"}
-            lines[0].close()
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    with honest(workers):
+        assert len(gathered(workers, 20)) == 1 and next(failures, None) is None
 
 
-def test_an_agent_that_stops_in_the_middle_of_a_message_holds_up_nobody(agents):
-    agents._world_size = 3
-    with honest(agents, 1) as stuck, honest(agents, 2) as right:
-        assert len(agents.gather(OWN, 20)) == 3
+def test_a_worker_whose_rank_is_turned_away_at_the_door_comes_again(workers):
+    rank = workers._expected[1, 0] = SimpleNamespace(line=None)
+    (listener,) = workers.listeners
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Worker(None, workers.address, KEY, None, "")._rank_line, 1, 0)
+        listener.setblocking(True)
+        listener.accept()[0].close()
+        listener.setblocking(False)
+        workers.wait_until(lambda: rank.line, 30)
+    with calling.result() as there, rank.line as here:
+        messages.send(there, {"kind": "ready"})
+        assert messages.receive(here)[0] == {"kind": "ready"}
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_message_holds_up_nobody(workers, monkeypatch):
+    workers._numbers = [1, 2]
+    with honest(workers, 1) as stuck, honest(workers, 2) as right:
+        assert len(gathered(workers, 20)) == 2
+        monkeypatch.setattr(channel, "MESSAGE_S", 2)
         with socket.socket(fileno=os.dup(stuck.fileno())) as raw:
             raw.sendall(b"\0\0\1\0half")
         messages.send(right, {"kind": "interrupted"})
-        assert until(lambda: agents._interrupted, channel.MESSAGE_S / 3)
+        assert until(workers, lambda: workers.interrupted, 1)
+        assert not workers.lost() and until(workers, workers.lost) == {1: "rank 1 on host b is lost"}
 
 
-def test_an_interrupt_while_an_agent_sends_is_told_to_rank_0_before_its_rank_ends(agents, tmp_path):
-    """An interrupt between a message and its number made each later message look changed: the agent counted as lost."""
-    line, killed = honest(agents), []
-    assert until(lambda: agents._members)
+def test_an_interrupt_while_a_worker_sends_is_told_before_its_rank_ends(workers):
+    """An interrupt between a message and its number made later messages look changed: the worker counted as lost."""
+    line, killed = honest(workers), []
+    assert until(workers, lambda: workers.members)
 
     class Raw:
         def send_bytes(self, data):
@@ -135,67 +149,65 @@ def test_an_interrupt_while_an_agent_sends_is_told_to_rank_0_before_its_rank_end
                 os.kill(os.getpid(), signal.SIGTERM)
 
     class Rank:
-        def __init__(self):
-            self.process, self.exit_code = SimpleNamespace(sentinel=agents._listeners[0].fileno()), None
+        rank, lost, log, health, progress, position = 1, None, "", {}, 1, None
 
-        def progress(self):
-            return 1
+        def __init__(self):
+            self.process, self.exit_code = SimpleNamespace(sentinel=workers.listeners[0].fileno()), None
 
         def kill(self):
-            killed.append(agents._interrupted or until(lambda: agents._interrupted))
+            killed.append(until(workers, lambda: workers.interrupted))
             self.exit_code = -9
 
         def join(self, _):
-            messages.send(agents._members[1].line, {"kind": "leave", "code": 7})
+            messages.send(workers.members[1].line, {"kind": "leave", "code": 7})
 
     line.sent, line._raw = line._raw, Raw()
     Raw.recv_bytes = staticmethod(line.sent.recv_bytes)
-    agent = _Agent(1, line, ("127.0.0.1", 1), KEY, None, False, lambda: b"")
-    agent.children[1] = _Child(1, Rank(), tmp_path, SimpleNamespace(record={}), contextlib.ExitStack(), 0.0)
+    worker = Worker(line, ("127.0.0.1", 1), KEY, None, "")
+    worker.children[1, 1] = _Child((rank := Rank()), Ranks([rank], lambda: None), 0.0)
     before = signal.getsignal(signal.SIGTERM)
     try:
         interrupts.answer(signal.SIGTERM, once=True)
-        assert agent.serve() == 130
+        assert worker.serve() == 130
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert killed == [True] and agents._members[1].lost is None
+    assert killed == [True] and not workers.lost()
 
 
-def test_a_job_may_go_on_without_a_process_that_does_not_come(agents):
-    agents._world_size = 3
-    with honest(agents, 2):
-        assert until(lambda: 2 in agents._members)
+def test_a_job_may_go_on_without_a_process_that_does_not_come(workers):
+    workers._numbers = [1, 2]
+    with honest(workers, 2):
+        assert until(workers, lambda: 2 in workers.members)
         with pytest.raises(JobError, match="1 of 3 ranks did not join"):
-            agents.gather(OWN, 0.2)
-        assert [handshake["rank"] for handshake in agents.gather(OWN, 0.2, partial=True)] == [0, 2]
-    assert until(agents.lost) and set(agents.lost()) == {2}
+            gathered(workers, 0.2)
+        assert [handshake["rank"] for handshake in gathered(workers, 0.2, partial=True)] == [2]
+    assert until(workers, workers.lost) and set(workers.lost()) == {2}
 
 
 # ── what each end says ───────────────────────────────────────────────────────────────────────────
-def test_rank_0_says_where_it_listened_and_what_it_saw(agents, monkeypatch):
+def test_rank_0_says_where_it_listened_and_what_it_saw(workers, monkeypatch):
     """Nobody connected; somebody connected without a proof; somebody proved, and its large packets do not arrive."""
     with pytest.raises(JobError, match=r"rank 0 listens at 127\.0\.0\.1, port \d+; nobody connected"):
-        agents.gather(OWN, 0.1)
+        gathered(workers, 0.1)
     with pytest.raises(AuthenticationError):
-        channel.connect(*agents.address, b"x" * 32, 5)
-    assert until(lambda: agents._refused)
+        connected(workers, b"x" * 32)
     with pytest.raises(JobError, match=r"127\.0\.0\.1 connected without a proof: set the same COLLBENCH_SECRET"):
-        agents.gather(OWN, 0.1)
-    monkeypatch.setattr(coordinator, "HANDSHAKE_S", 1)
-    with channel.connect(*agents.address, KEY, 5) as silent:
+        gathered(workers, 0.1)
+    monkeypatch.setattr(accepting, "HANDSHAKE_S", 1)
+    with connected(workers) as silent:
         with pytest.raises(JobError, match=r"proved itself, then sent nothing for 1 s: do large packets arrive"):
-            agents.gather(OWN, 60)
+            gathered(workers, 60)
         assert "do large packets arrive (MTU)?" in messages.receive(silent)[0]["why"]
 
 
-def test_a_caller_who_was_turned_away_first_and_then_joined_is_not_blamed(agents):
-    agents._world_size = 3
-    socket.create_connection(agents.address).close()
-    assert until(lambda: agents._refused)
-    with honest(agents):
-        assert until(lambda: 1 in agents._members)
+def test_a_caller_who_was_turned_away_first_and_then_joined_is_not_blamed(workers):
+    workers._numbers = [1, 2]
+    socket.create_connection(workers.address).close()
+    assert until(workers, lambda: workers.refused)
+    with honest(workers):
+        assert until(workers, lambda: 1 in workers.members)
         with pytest.raises(JobError, match="nobody else connected"):
-            agents.gather(OWN, 0.1)
+            gathered(workers, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -230,16 +242,16 @@ def test_a_rank_says_why_it_did_not_reach_rank_0(tmp_path, listens, words):
             listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_launches_lead_over_the_address_that_agents_on_other_hosts_reached(agents):
-    agents._members = {
+def test_launches_lead_over_the_address_that_workers_on_other_hosts_reached(workers, monkeypatch):
+    monkeypatch.setattr(workers, "members", {
         rank: SimpleNamespace(ends=ends)
         for rank, ends in enumerate([("a", "a"), ("a", "a"), ("a", "a"), ("b", "x"), ("b", "y"), ("c", "z")])
-    }
-    assert agents.reached() == "b"
-    agents._members = {1: SimpleNamespace(ends=("a", "a"))}
-    assert agents.reached() == "a"
-    agents._members = {}
-    assert agents.reached() is None
+    })  # fmt: skip
+    assert workers.reached() == "b"
+    monkeypatch.setattr(workers, "members", {1: SimpleNamespace(ends=("a", "a"))})
+    assert workers.reached() == "a"
+    monkeypatch.undo()
+    assert workers.reached() is None
 
 
 # ── launches that never begin ────────────────────────────────────────────────────────────────────
@@ -292,11 +304,12 @@ def answer_to(encoded, tmp_path, **order):
 
     received = []
     line = type("Line", (), {"send_bytes": staticmethod(received.append)})()
-    agent = _Agent(1, line, ("127.0.0.1", 1), KEY, Launchers(), False, lambda: b"")
-    where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
-    agent._start({"kind": "start", **where, "variables": {}, **order}, encoded)
+    begin = Agent(Launchers(), KEY, lambda: b"", trusted=False).begin
+    worker = Worker(line, ("127.0.0.1", 1), KEY, begin, "rank 1 could not be started", StartError)
+    where = {"launch": 1, "ranks": [1], "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
+    worker._start({"kind": "start", **where, "variables": {}, **order}, encoded)
     (answer,) = received
-    assert b'"failed"' in answer and b"could not be started" in answer
+    assert b'"failed"' in answer and b'"StartError"' in answer and b"rank 1 could not be started: " in answer
     return answer.decode()
 
 

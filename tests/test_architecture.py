@@ -72,6 +72,7 @@ MAY_NAME = {
     ("launch", "collbench.rank.preload"),
     ("launch", "collbench.rank.server"),
     ("launch", "collbench.rank.main"),
+    ("launch", "collbench.cli.side_worker"),
     ("cli", "collbench.packages.training.rank.equivalence"),
     ("cli", "collbench.packages.bits.rank"),
 }

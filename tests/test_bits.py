@@ -36,7 +36,7 @@ def made(launcher, folder, text):
     machine = Machine("h", 4, 2**34, 2**25, 0, {"nccl": "no GPU", "mpi": "not here"})
     plan = plans.expand(models.parse(text.encode(), "x.yaml", [], "x"), machine, 7)
     folder.mkdir()
-    (folder / cli.FACTS).write_text(json.dumps(cli.called(plan, launcher, folder)))
+    (folder / "facts.json").write_text(json.dumps(cli.called(plan, launcher, folder)))
     return plan
 
 
@@ -47,7 +47,7 @@ def kept(launcher, tmp_path_factory):
 
 
 def rows_of(plan, *folders):
-    return analysis.compared(plan, [(folder, json.loads((folder / cli.FACTS).read_text())) for folder in folders])
+    return analysis.compared(plan, [(folder, json.loads((folder / "facts.json").read_text())) for folder in folders])
 
 
 def test_equal_results_are_identical_in_every_variation(kept):

@@ -51,25 +51,33 @@ class Clock:
 class SilentRank:
     """A rank that has joined and reports nothing more, unless a test makes it."""
 
-    rank, exit_code, lost, log = 0, None, None, ""
+    rank, exit_code, lost, log, health = 0, None, None, "", {}
 
     def __init__(self):
         self.connection, self.other = Pipe()
         self.count = 0
         messages.send(self.other, {"kind": "ready", "waits_in": [], "facts": {}})
 
+    @property
     def progress(self):
         return self.count
 
+    @property
     def position(self):
         return 0
 
+    @property
     def state(self):
         return "sleeping"
 
-    def ask_stack(self):
-        pass
+    def ask_stack(self): ...
 
+    def kill(self): ...
+
+    def join(self, seconds):
+        self.exit_code = -9
+
+    @property
     def stack(self):
         return ""
 
@@ -79,9 +87,7 @@ def watch(monkeypatch, rank, events, timeout_s=2.0):
     monkeypatch.setattr(supervisor, "time", clock)
     monkeypatch.setattr(turns, "wait", clock.wait)
     ranks = Ranks([rank], lambda: None)
-    (outcome,) = turns.drive(
-        supervisor.watch(ranks, 100.0, timeout_s, lambda facts: None, lambda index: None, lambda line, failure: None)
-    )
+    (outcome,) = turns.drive(supervisor.run_launch(lambda: ranks, timeout_s))
     return outcome, clock
 
 
@@ -138,6 +144,7 @@ class StuckRank(SilentRank):
 
     def join(self, seconds): ...
 
+    @property
     def state(self):
         return "disk-sleep"
 

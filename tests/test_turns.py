@@ -2,11 +2,9 @@
 
 import itertools
 import random
-import socket
 import time
 from collections import Counter
 from dataclasses import replace
-from multiprocessing.connection import Connection
 
 import numpy as np
 import psutil
@@ -15,12 +13,10 @@ import pytest
 from collbench.launch import sweep
 from collbench.launch.mpirun import MpiLauncher
 from collbench.launch.ranks import RANK
-from collbench.launch.side_process import SideLine
-from collbench.launch.supervisor import watch
+from collbench.launch.supervisor import run_launch
 from collbench.launch.turns import Turns, drive
 from collbench.machine import host
 from collbench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
-from collbench.protocol import messages
 from collbench.report.notices import sentence
 from conftest import SAMPLING
 
@@ -209,38 +205,8 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     cases = tuple(replace(case, backend=backend) for case in CASES)
     job = Job(Launch(backend, 2, 1, cases), SETTINGS, turns=True)
     turn, starter = GrantedLate(), MpiLauncher(launcher) if backend == "mpi" else launcher
-    ranks = starter.start(2, RANK, job, tmp_path / "log.txt")
-    took, nothing = [], lambda _: None
-    try:
-        watching = watch(ranks, time.monotonic(), 60.0, nothing, nothing, lambda *line: took.append(line), turn=turn)
-        outcome, used_s = drive(watching, turn.other_side(ranks))
-    finally:
-        ranks.kill()
+    ranks, took = starter.start(2, RANK, job, tmp_path / "log.txt"), []
+    watching = run_launch(lambda: ranks, 60.0, sampled=lambda *line: took.append(line), turn=turn)
+    outcome, used_s = drive(watching, turn.other_side(ranks))
     assert outcome.failure is None and len(took) == len(cases)
     assert max(used_s) < 0.2, "of a second"
-
-
-def test_a_turn_that_dead_ranks_asked_for_is_ignored():
-    """The process of a side hears of this turn after its ranks ended and others asked: only the second `go` counts."""
-    ours, theirs = socket.socketpair()
-    with ours, Connection(theirs.detach()) as parent:
-        side, granted = SideLine(str(ours.detach())), []
-
-        def measuring():
-            side.ask(lambda: granted.append("dead ranks"))
-            side.leave()
-            side.ask(lambda: granted.append("others"))
-            while not granted:
-                yield []
-
-        def grant():
-            for number in (1, 2):
-                yield [parent]
-                assert messages.receive(parent)[0] == {"kind": "turn", "number": number}
-            messages.send(parent, {"kind": "go", "number": 1})
-            yield []
-            assert not granted
-            messages.send(parent, {"kind": "go", "number": 2})
-
-        drive(side.listening(measuring()), grant())
-    assert granted == ["others"]

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from collbench.launch import side_process
-from collbench.launch.side_process import StopWatch
+from collbench.launch.side_process import SideProcess
 from collbench.machine import environment
 from collbench.model.errors import BenchError
 
@@ -55,16 +56,17 @@ def test_a_stopped_process_is_reported_and_a_running_process_is_not(monkeypatch)
     monkeypatch.setattr(side_process, "STOPPED_S", 0.05)
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
-            watch = StopWatch("side B", child.pid)
-            watch.look()
+            side = SideProcess("side B", sys.executable, {}, ())
+            side._process, side._workers = child, SimpleNamespace(members={})
+            side._check()
             os.kill(child.pid, signal.SIGSTOP)
             os.waitpid(child.pid, os.WUNTRACED)
-            watch.look()
+            side._check()
             time.sleep(0.1)
             with pytest.raises(BenchError, match="side B: its process is stopped"):
-                watch.look()
+                side._check()
             os.kill(child.pid, signal.SIGCONT)
             os.waitpid(child.pid, os.WCONTINUED)
-            watch.look()
+            side._check()
         finally:
             child.kill()

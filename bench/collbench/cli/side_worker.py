@@ -1,53 +1,57 @@
-"""The process of a side of `ab` that has an interpreter or environment variables of its own; not a verb.
+"""The process of a side of `ab` or `bits` that has an interpreter or environment variables of its own; not a verb.
 
-In: plans to measure. Out: lines for samples.jsonl, and records of process groups. The other end, and the protocol
-between both, is `collbench/launch/side_process.py`. Its ranks come from its own fork server.
+In, on standard input: address and key of the process that measures, and modules to preload. It starts all ranks of a
+launch when it is asked to. The other end is `launch/side_process.py`.
 """
 
-import contextlib
+import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from collbench.cli.terminal import error_text
-from collbench.launch import mpirun, sweep, turns
-from collbench.launch.side_process import SideLine
-from collbench.machine import host, processes
+from collbench.launch.mpirun import ByBackend
+from collbench.launch.ranks import EncodedJob, Ranks
+from collbench.launch.side_process import NUMBER
+from collbench.launch.worker import Worker, connected
+from collbench.launch.workers import JOIN_WAIT_S
+from collbench.machine import host, interrupts, processes
 from collbench.model.errors import BenchError
+from collbench.model.records import Json, Launch
+from collbench.protocol import messages
+from collbench.protocol.channel import AuthenticatedConnection
+from collbench.store import encoding
 
 
-def main(log: str, *arguments: str) -> None:
-    """Measure until the connection is closed. log: path of the run's log. arguments: modules to preload, connection."""
-    *modules, descriptor = arguments
-    processes.end_with_parent()  # if the parent has ended already, the connection is closed
-    line = SideLine(descriptor)
-    try:
-        with contextlib.suppress(EOFError, OSError):  # the parent has closed the connection
-            _serve(Path(log), modules, line)
-    except BenchError as error:
-        with contextlib.suppress(OSError):
-            line.notify("error", text=error_text(error))
-        sys.exit(error.exit_code)
+def main(given: Json) -> int:
+    """Serve until the other end sends `leave`; return the exit status."""
+    address, port = given["reached"]
+    reached, key, launcher = (str(address), int(port)), bytes.fromhex(given["key"]), ByBackend(given["modules"])
 
+    def begin(order: Json, encoded: bytes, connect: Callable[[int], AuthenticatedConnection]) -> Ranks:
+        """See `worker.Begin`. The other end, which started this process, may have ranks run anything."""
+        job = EncodedJob(encoding.decoded(order["cases"], Launch), encoded)
+        lines = [connect(rank) for rank in order["ranks"]]
+        return launcher.start(order["world_size"], order["entry"], job, Path(order["log"]), lines)
 
-def _serve(log: Path, modules: Sequence[str], line: SideLine) -> None:
-    with mpirun.ByBackend(modules) as launcher:
-        line.notify("ready", facts=host.facts())
-        for plan, probe in line.requests():
-            measuring = sweep.sweep(
-                plan,
-                (),
-                launcher,
-                lambda measured: line.notify("line", measured.text),
-                log,
-                lambda record: line.notify("launched", record=record),
-                sweep.Silent(),
-                turn=line,
-                probe=probe,
-            )
-            turns.drive(line.listening(measuring))
-            line.notify("measured")
+    with connected(reached, key, JOIN_WAIT_S) as line, ExitStack() as stack:
+        problem = None
+        try:
+            stack.enter_context(launcher)
+        except BenchError as error:
+            problem = error_text(error)
+        facts = host.facts()
+        own = {"rank": NUMBER, "hostname": facts["hostname"], "problem": problem, "host": facts}
+        messages.send(line, {"kind": "handshake", **own})
+        return Worker(line, reached, key, begin, "its ranks could not be started").serve()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    processes.end_with_parent()
+    interrupts.answer(signal.SIGINT, signal.SIGTERM, once=True)
+    try:
+        sys.exit(main(json.loads(sys.stdin.buffer.read())))
+    except BenchError as error:  # the other end is gone
+        sys.exit(error.exit_code)

@@ -188,38 +188,30 @@ def _measuring(
     Outside a job, each side gets its own process if one side has its own interpreter or variables, because the sides
     must not differ in anything else. Otherwise the sides share a fork server, or the processes of the job.
     """
+    plans, log = [measured.plans[side] for side in SIDES], path / folders.LOG
     with contextlib.ExitStack() as stack:
-        modules, log = preload([measured.plans[side] for side in SIDES]), path / folders.LOG
-        own = any(side.variables or side.python not in {None, sys.executable} for side in sides.values())
-        processes = {
-            letter: stack.enter_context(
-                SideProcess(
-                    f"side {letter.upper()}",
-                    side.python or sys.executable,
-                    ["-m", "collbench.cli.side_worker", str(log), *modules],
-                    side.variables,
+        starters: Mapping[str, Starter]
+        if coordinator is not None:
+            starters = {letter: coordinator.launcher.on_side(side.variables) for letter, side in sides.items()}
+            facts = dict.fromkeys(SIDES, coordinator.facts())
+        elif any(side.variables or side.python not in {None, sys.executable} for side in sides.values()):
+            processes = {
+                letter: stack.enter_context(
+                    SideProcess(f"side {letter.upper()}", side.python or sys.executable, side.variables, preload(plans))
                 )
-            )
-            for letter, side in sides.items()
-            if own and coordinator is None
-        }
-        launcher: Starter | None = None
-        if not processes:
-            launcher = stack.enter_context(starter(coordinator, [measured.plans[side] for side in SIDES]))
-        for process in processes.values():
-            process.wait_until_ready()
+                for letter, side in sides.items()
+            }
+            facts = {letter: {"host": process.wait_until_ready()} for letter, process in processes.items()}
+            starters = processes
+        else:
+            starters = dict.fromkeys(SIDES, stack.enter_context(starter(None, plans)))
+            facts = {side: {} for side in SIDES}
 
         def measure(
             side: str, number: int, append: Callable[[SampleLine], None], launched: Callable[[Json], None], turn: Turn
         ) -> Measuring[None]:
             plan, probe = one_launch(measured.plans[side], number), number == 1
             plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
-            if side in processes:
-                return processes[side].measure(plan, probe, append, launched, turn)
-            own_launcher = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
-            assert own_launcher is not None  # noqa: S101 - some side has no process of its own
-            return sweep.sweep(plan, (), own_launcher, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
+            return sweep.sweep(plan, (), starters[side], append, log, launched, sweep.Silent(), turn=turn, probe=probe)
 
-        more = coordinator.facts() if coordinator else {}
-        facts = {side: {"host": processes[side].facts, **more} if side in processes else more for side in SIDES}
         yield measure, facts

@@ -32,11 +32,12 @@ from typing import Any
 import psutil
 
 from collbench.catalog.collectives import OPERATIONS
-from collbench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
+from collbench.launch.ranks import KILL_WAIT_S, NO_LOG, EncodedJob, Ranks
 from collbench.machine import environment, host, interrupts, limits, network
 from collbench.machine.processes import ProcessHandle
 from collbench.model.errors import LostRankError, RankError, StoreError, UnmeasurableError, reason_of
 from collbench.model.records import Json, Plan
+from collbench.protocol import channel
 from collbench.protocol.channel import Line
 from collbench.protocol.rank_context import Board, RankContext, barriers, enter
 from collbench.store import encoding, folders, locks
@@ -52,6 +53,8 @@ LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
 SHORT_FOLDER = Path("/tmp")  # noqa: S108 - a private folder is made in it
 # After a pipe to the fork server breaks, the server has this long to end, in seconds.
 SERVER_END_S = 1.0
+# Exit code that multiprocessing gives to a rank when that pipe breaks before the server has reported an exit code.
+UNREPORTED = 255
 # The fork server may be idle for this long, in seconds, before it has started a rank. While it works, it may take
 # longer: from a slow file system, loading torch takes minutes.
 START_WAIT_S = 120.0
@@ -100,12 +103,15 @@ class LocalRank:
             return self.process.exitcode
         return -signal.SIGKILL if self.handle is None or self.handle.ended() else None
 
+    @property
     def progress(self) -> int:
         return int(self.board.counts[self.rank])
 
+    @property
     def position(self) -> int | None:
         return int(self.board.counts[-1]) - 1 if self.board.counts[-1] else None
 
+    @property
     def state(self) -> str:
         return self.handle.state() if self.handle else "gone"
 
@@ -113,6 +119,7 @@ class LocalRank:
         if self.handle:
             self.handle.send(signal.SIGUSR1)
 
+    @property
     def stack(self) -> str:
         try:
             return self.stack_file.read_text(encoding="utf-8", errors="replace")
@@ -254,25 +261,25 @@ class Launcher:
         entry: str,
         job: object,
         log: Path = NO_LOG,
+        lines: Sequence[Line] = (),
         variables: Sequence[Mapping[str, str]] = (),
     ) -> Ranks:
         """See `ranks.Starter.start`.
 
+        lines: for each rank, its connection to a supervisor in another process; none for pipes to this process.
         variables: for each rank, environment variables in addition to the inherited variables.
         """
-        folder, board, encoded = self._rendezvous.place(), Board(world_size), encoding.encoded(job)
+        folder, board = self._rendezvous.place(), Board(world_size)
+        encoded = job.data if isinstance(job, EncodedJob) else encoding.encoded(job)
         place, key = f"file:{folder / 'store'}", secrets.token_bytes(KEY_BYTES)
         shared: dict[str, Any] = {"world_size": world_size, "rendezvous": place, "key": key, "board": board}
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True))
         try:
             for rank, barrier in enumerate(barriers(board)):
-                own: dict[str, Any] = {
-                    "device": rank,
-                    "barrier": barrier,
-                    "variables": variables[rank] if variables else {},
-                }
-                members.append(self.fork(entry, encoded, folder, log, rank=rank, **shared, **own))
+                own: dict[str, Any] = {"rank": rank, "device": rank, "barrier": barrier}
+                own |= {"line": lines[rank] if lines else None, "variables": variables[rank] if variables else {}}
+                members.append(self.fork(entry, encoded, folder, log, **shared, **own))
         except BaseException:
             ranks.kill()
             raise
@@ -295,9 +302,8 @@ class Launcher:
     ) -> LocalRank:
         """Fork one rank of a process group; other processes may fork the other ranks of the group.
 
-        job: encoded. folder: for the rank's files. line: connection of the rank to a supervisor in another process;
-        None for a pipe to this process. context: further fields of the rank's `RankContext`. Raises LostRankError if
-        the fork server ends meanwhile; the next call starts another server.
+        job: encoded. folder: for the rank's files. line: as in `start`; None for a pipe. context: further fields of the
+        rank's `RankContext`. Raises LostRankError if the fork server ends meanwhile; the next call starts another one.
         """
         keep_output("fork server", self._errors, log)
         server, watch = self._running_server(), None
@@ -320,6 +326,16 @@ class Launcher:
             why = f"{type(error).__name__} {error}{limits.too_low(1)}"
             raise RankError(f"the ranks' processes could not be started: {why}") from None
         return LocalRank(rank, process, handle, server, ours, own.stack_file, own.board, self._errors)
+
+    def fork_in_job(
+        self, entry: str, job: bytes, folder: Path, log: Path, order: Json, job_key: bytes, **context: Any
+    ) -> LocalRank:
+        """Fork one rank of a launch; the other processes of the job fork the others. order: a message `start`."""
+        address, world_size = order["rendezvous"].removeprefix("tcp:").rpartition(":")[0], order["world_size"]
+        shared = {"world_size": world_size, "rendezvous": order["rendezvous"], "board": Board(world_size)}
+        key = channel.derived(job_key, f"launch {order['launch']}")
+        variables = environment.towards(address) | order["variables"]
+        return self.fork(entry, job, folder, log, key=key, variables=variables, **shared, **context)
 
 
 class _EndingIfStuck:

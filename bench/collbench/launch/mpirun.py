@@ -27,11 +27,12 @@ from pathlib import Path
 from collbench.catalog.backends import BACKENDS
 from collbench.launch import mpirun_placeholder
 from collbench.launch.launcher import Launcher, RendezvousFolder, keep_output
-from collbench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks, Starter
+from collbench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks
 from collbench.machine import environment, host, network
 from collbench.machine.processes import end_with_parent
 from collbench.model.errors import MpirunError, RankError
 from collbench.model.records import Variables
+from collbench.protocol.channel import Line
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
@@ -58,8 +59,8 @@ class MpiLauncher:
     # A `Launcher` that has been entered.
     launcher: Launcher
 
-    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
-        """See `ranks.Starter.start`; raises MpirunError."""
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG, lines: Sequence[Line] = ()) -> Ranks:
+        """See `ranks.Starter.start`; raises MpirunError. lines: see `Launcher.start`."""
         program = host.mpirun()
         if program is None:
             raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
@@ -94,7 +95,7 @@ class MpiLauncher:
             variables = _variables(process, folder, world_size)
             loopback = network.interface_of(network.LOOPBACK)
             open_to = tuple(network.confine(process.pid, loopback)) if loopback else ()
-            ranks = self.launcher.start(world_size, entry, job, log, variables)
+            ranks = self.launcher.start(world_size, entry, job, log, lines, variables)
             undo.callback(ranks.clean)
             return replace(ranks, clean=undo.pop_all().close, open_to=open_to)
         raise AssertionError("an ExitStack hides no exception")
@@ -166,9 +167,9 @@ class ByBackend:
     def __exit__(self, *_: object) -> None:
         self._launcher.__exit__()
 
-    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
-        """See `ranks.Starter.start`; the job is a `LaunchJob`."""
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG, lines: Sequence[Line] = ()) -> Ranks:
+        """See `ranks.Starter.start`; the job is a `LaunchJob`. lines: see `Launcher.start`."""
         assert isinstance(job, LaunchJob)  # noqa: S101 - only a LaunchJob names a backend
         by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
-        starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
-        return starter.start(world_size, entry, job, log)
+        starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
+        return starter.start(world_size, entry, job, log, lines)

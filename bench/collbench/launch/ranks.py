@@ -1,6 +1,6 @@
 """Define the interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
 
-`launcher` implements it for child processes, `coordinator` for the ranks of other processes of a job. Starts no rank.
+`launcher` implements it for child processes, `workers` for ranks that processes elsewhere have started. Starts no rank.
 """
 
 import os
@@ -38,7 +38,7 @@ class Rank(Protocol):
     @property
     def lost(self) -> str | None: ...
 
-    # Output of the rank on another host, once it has ended. On this host, ranks print into the run's log.
+    # Output of a rank that does not print into the run's log, once it has ended.
     @property
     def log(self) -> str: ...
 
@@ -47,20 +47,24 @@ class Rank(Protocol):
     @property
     def health(self) -> Mapping[str, Json]: ...
 
-    def progress(self) -> int:
-        """Return a number that grows with each iteration of the rank."""
+    # A number that grows with each iteration of the rank.
+    @property
+    def progress(self) -> int: ...
 
-    def position(self) -> int | None:
-        """Return the index of the case that rank 0 measures; None before the first, and for ranks elsewhere."""
+    # Index of the case that rank 0 measures, if rank 0 shares its memory; None before the first.
+    @property
+    def position(self) -> int | None: ...
 
-    def state(self) -> str:
-        """Return the state of the rank, from its operating system: running, sleeping, stopped, zombie, gone."""
+    # From its operating system: running, sleeping, stopped, zombie, gone.
+    @property
+    def state(self) -> str: ...
+
+    # The Python stack that the rank wrote; empty until then.
+    @property
+    def stack(self) -> str: ...
 
     def ask_stack(self) -> None:
         """Ask the rank to write its Python stack; a stopped process writes none."""
-
-    def stack(self) -> str:
-        """Return the stack that the rank wrote; empty until then."""
 
     def kill(self) -> None:
         """End the rank, whatever state it is in."""
@@ -76,6 +80,8 @@ class Ranks:
     members: Sequence[Rank]
     # Removes the files that the ranks leave.
     clean: Callable[[], None]
+    # Takes reports on ranks elsewhere; raises an interrupt or an error that ends the launch.
+    look: Callable[[], None] = lambda: None
     # Addresses beyond loopback on which the launcher of the ranks listened.
     open_to: tuple[str, ...] = ()
     # True if the launch of these ranks failed.
@@ -85,11 +91,11 @@ class Ranks:
 
     def progress(self) -> tuple[int, ...]:
         """Return the progress of every rank."""
-        return tuple(member.progress() for member in self.members)
+        return tuple(member.progress for member in self.members)
 
     def position(self) -> int | None:
         """Return the index of the case that rank 0 measures; None before the first."""
-        return self.members[0].position()
+        return self.members[0].position
 
     def kill(self) -> str | None:
         """Kill every rank, wait for its end, and clean up. Returns a text that names ranks that did not end, or None.
@@ -103,8 +109,8 @@ class Ranks:
             member.connection.close()
         # A zombie has ended, but its parent, which may be stopped, has not reported it.
         running = [member for member in self.members if member.exit_code is None and member.lost is None]
-        stuck = [member for member in running if member.state() != psutil.STATUS_ZOMBIE]
-        names = ", ".join(f"rank {member.rank} ({member.state()})" for member in stuck)
+        stuck = [member for member in running if member.state != psutil.STATUS_ZOMBIE]
+        names = ", ".join(f"rank {member.rank} ({member.state})" for member in stuck)
         self.clean()
         return f"{names} did not end within {KILL_WAIT_S:g} s of SIGKILL" if stuck else None
 
@@ -120,6 +126,14 @@ class LaunchJob(Protocol):
 
     @property
     def launch(self) -> Launch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedJob:
+    """A `LaunchJob` that another process has encoded, and that is passed on unchanged."""
+
+    launch: Launch
+    data: bytes
 
 
 class Starter(Protocol):

@@ -1,153 +1,141 @@
-"""Run a side of `ab` that needs its own interpreter or environment variables in a process that starts its ranks.
+"""Start ranks by a process that has an interpreter or environment variables of its own, for a side of `ab` or `bits`.
 
-In: the interpreter and its arguments. Out: `SideProcess`, which has the process measure one launch after the other
-and passes on the lines for samples.jsonl. The process uses the other end, `SideLine`. Both exchange the messages of
-`protocol/messages.py` over a pair of sockets; nothing is pickled.
+In: the interpreter and the variables. Out: `SideProcess`, which starts ranks as a `Launcher` does, and facts about the
+host and the packages of its process. That process is a `Worker` that starts all ranks of a launch
+(`cli/side_worker.py`): it connects over loopback, and gets the key through its standard input.
 """
 
 import contextlib
-import os
+import json
+import secrets
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
-from collbench.launch.launcher import RendezvousFolder, remove_abandoned
-from collbench.launch.turns import Measuring, Turn
-from collbench.machine import environment
+from collbench.launch.launcher import KEY_BYTES, RendezvousFolder, remove_abandoned
+from collbench.launch.ranks import NO_LOG, LaunchJob, Ranks
+from collbench.launch.workers import JOIN_WAIT_S, Workers
+from collbench.machine import environment, network
 from collbench.model.errors import BenchError
-from collbench.model.records import Json, Plan
-from collbench.protocol import channel, messages
+from collbench.model.records import Json
+from collbench.protocol import channel
 from collbench.store import encoding
-from collbench.store.encoding import SampleLine
 
-# Time limit for loading torch from a cold disk and starting a fork server, in seconds.
-READY_WAIT_S = 120.0
-# After the connection is closed, the process has this long to end, in seconds; then it is killed.
+# After the last message, the process has this long to end, in seconds; then it is killed.
 END_WAIT_S = 10.0
-# A side's process may be stopped this long, in seconds, before the run ends: a user may inspect and continue it.
+# The process may be stopped this long, in seconds, before the run ends: a user may inspect and continue it.
 STOPPED_S = 20.0
+STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+PROGRAM = "collbench.cli.side_worker"
+# The process is the only worker of its parent.
+NUMBER = 1
 
 
 class SideProcess:
-    """Context in which the process of a side runs.
+    """Context in which the process of a side runs; after `wait_until_ready`, it can start ranks.
 
-    `name` is for errors, such as "side B". `python` is the path of the interpreter, and `arguments` are its arguments,
-    to which the descriptor of the socket is added; the process passes the descriptor to a `SideLine`.
+    name: for errors, such as "side B". modules: see `Launcher`.
     """
 
-    def __init__(self, name: str, python: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-        self._name, self._python, self._arguments, self._variables = name, python, arguments, variables
-        self.facts: Json = {}
+    def __init__(self, name: str, python: str, variables: Mapping[str, str], modules: Sequence[str]) -> None:
+        self._name, self._python, self._variables, self._modules = name, python, variables, [*modules]
+        self._stopped_since: float | None = None
+        # True from the moment at which the process is ready, unless it is found to have ended or to be stuck.
+        self._serves = False
 
     def __enter__(self) -> "SideProcess":
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
+        environment.raise_file_limit()
+        host = network.LOOPBACK if network.interface_of(network.LOOPBACK) else network.LOOPBACK_IPV6
+        listener, key = channel.listen(host, [0]), secrets.token_bytes(KEY_BYTES)
+        assert listener is not None  # noqa: S101 - port 0 is any free one
+        given = {"reached": listener.getsockname()[:2], "key": key.hex(), "modules": self._modules}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(listener)
             private = stack.enter_context(RendezvousFolder())
             self._process = subprocess.Popen(
-                [self._python, *self._arguments, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [self._python, "-m", PROGRAM],
+                stdin=subprocess.PIPE,
                 env=environment.of_side(self._variables, private.place()),
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
             )
-            self._folder = stack.pop_all()
-        self._watch = StopWatch(self._name, self._process.pid)
-        self._line = Connection(ours.detach())
-        channel.limit(self._line, channel.MESSAGE_S)
+            stack.callback(self._end)
+            assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it has ended: see `_check`
+                pipe.write(json.dumps(given).encode())
+            self._workers = stack.enter_context(Workers([listener], key, [NUMBER], self._check, STOPPED_S))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._line.close()  # then the process ends
-        try:
-            self._process.wait(END_WAIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.close()
+        self._stack.close()
         if self._process.returncode < 0:  # the process could not remove its folder
             remove_abandoned()
 
-    def wait_until_ready(self) -> None:
-        """Wait until the process can start ranks; set `facts` about its host and packages. Raises BenchError."""
-        if not self._line.poll(READY_WAIT_S):
-            raise BenchError(f"{self._name}: {self._python} is not ready after {READY_WAIT_S:g} s")
-        message, _ = self._received()
-        self.facts = message["facts"]
+    def wait_until_ready(self) -> Json:
+        """Wait until the process can start ranks; return facts about its host and packages. Raises BenchError."""
+        if self._workers.join(JOIN_WAIT_S):
+            raise BenchError(f"{self._name}: {self._python} is not ready after {JOIN_WAIT_S:g} s")
+        handshake = self._workers.members[NUMBER].handshake
+        if handshake["problem"]:
+            raise BenchError(f"{self._name}: {handshake['problem']}")
+        self._workers.code, self._serves = 0, True
+        return dict(handshake["host"])
 
-    def measure(
-        self,
-        plan: Plan,
-        probe: bool,
-        append: Callable[[SampleLine], None],
-        launched: Callable[[Json], None],
-        turn: Turn,
-    ) -> Measuring[None]:
-        """Have the process measure a plan. probe, append, launched, turn: see `sweep`."""
-        messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
-        while True:
-            yield [self._line]
-            self._watch.look()
-            while self._line.poll():
-                message, line = self._received()
-                match message["kind"]:
-                    case "turn":
-                        turn.ask(partial(self._notify_go, message["number"]))
-                    case "line":
-                        append(SampleLine(line))
-                    case "launched":
-                        launched(message["record"])
-                    case "measured":
-                        return
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
+        """See `ranks.Starter.start`; the job is a `LaunchJob`."""
+        assert isinstance(job, LaunchJob)  # noqa: S101 - its launch names the backend
+        order = {
+            "launch": next(self._workers.launches),
+            "world_size": world_size,
+            "entry": entry,
+            "log": str(log),
+            "cases": encoding.encoded(job.launch).decode(),
+        }
+        return self._workers.start([(NUMBER, {"ranks": [*range(world_size)]})], order, encoding.encoded(job), log)
 
-    def _notify_go(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # the process has ended, which is noticed when its line is read
-            messages.send(self._line, {"kind": "go", "number": number})
+    def _check(self) -> None:
+        """Raise BenchError if the process has ended, does not answer, or is stopped."""
+        worker = self._workers.members.get(NUMBER)
+        lost = worker is not None and worker.lost is not None
+        problem = self._stopped(0.0 if lost else STOPPED_S)
+        if problem is None and (lost or self._process.poll() is not None):
+            problem = f"{self._python} {self._how_ended()}; go on with: collbench resume RUN"
+        if problem is not None:
+            self._serves = False
+            if worker is not None:
+                worker.lose()  # so that nobody waits for its ranks
+            raise BenchError(f"{self._name}: {problem}")
 
-    def _received(self) -> tuple[Json, bytes]:
-        """Return the next message; raise BenchError if the process has ended or reports an error."""
-        try:
-            message, line = messages.receive(self._line)
-        except (EOFError, OSError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_WAIT_S)
-            raise BenchError(f"{self._name}: {self._python} {self._end()}; go on with: collbench resume RUN") from None
-        if message["kind"] == "error":
-            raise BenchError(f"{self._name}: {message['text']}")
-        return message, line
+    def _stopped(self, allowed_s: float) -> str | None:
+        """Return, in words, that the process has been stopped for `allowed_s`; None if it has not."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            still = psutil.Process(self._process.pid).status() in STOPPED
+            self._stopped_since = (self._stopped_since or time.monotonic()) if still else None
+        if self._stopped_since is None or time.monotonic() - self._stopped_since < allowed_s:
+            return None
+        return "its process is stopped (SIGSTOP, or a debugger)"
 
-    def _end(self) -> str:
+    def _how_ended(self) -> str:
         """Return, in words, how the process ended."""
-        status = self._process.returncode
-        if status is None:
+        try:
+            status = self._process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:
             return f"says nothing for {END_WAIT_S:g} s"
         if status < 0:
             return f"was ended by {signal.Signals(-status).name} (out of memory, or killed from outside)"
         return f"ended with status {status}, and printed why"
 
-
-class StopWatch:
-    """Detects that the process of a side is stopped, which no time-out inside that process can detect.
-
-    `name` is the name of the side, for the error. `pid` is the pid of its process.
-    """
-
-    def __init__(self, name: str, pid: int) -> None:
-        self._name, self._pid = name, pid
-        self._since: float | None = None
-
-    def look(self) -> None:
-        """Raise BenchError if the process has been stopped for STOPPED_S."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            still = psutil.Process(self._pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
-            self._since = (self._since or time.monotonic()) if still else None
-            if self._since is not None and time.monotonic() - self._since > STOPPED_S:
-                raise BenchError(f"{self._name}: its process is stopped (SIGSTOP, or a debugger)")
+    def _end(self) -> None:
+        """Wait until the process has ended; kill it if it does not end in time, or does not serve."""
+        try:
+            self._process.wait(END_WAIT_S if self._serves else 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def check_python(name: str, python: str) -> None:
@@ -157,7 +145,7 @@ def check_python(name: str, python: str) -> None:
             [python, "-P", "-c", "import torch, numpy, scipy, psutil, pydantic, orjson, typer"],
             capture_output=True,
             text=True,
-            timeout=READY_WAIT_S,
+            timeout=JOIN_WAIT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -165,49 +153,3 @@ def check_python(name: str, python: str) -> None:
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise BenchError(f"{name}: {python} lacks packages of CollBench: {why[0]} (install it there; keep its torch)")
-
-
-class SideLine:
-    """The process's end of the connection to its parent, at the socket `descriptor`; also the `Turn` of the side."""
-
-    def __init__(self, descriptor: str) -> None:
-        os.set_inheritable(int(descriptor), False)  # ranks must not keep it open
-        self._line = Connection(int(descriptor))
-        self._granted: Callable[[], None] | None = None
-        self._asked = 0
-
-    def requests(self) -> Iterator[tuple[Plan, bool]]:
-        """Yield plans to measure, and whether to probe, until the connection is closed."""
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                message, plan = messages.receive(self._line)
-                if message["kind"] == "measure":
-                    yield encoding.decoded(plan, Plan), message["probe"]
-
-    def notify(self, kind: str, payload: bytes = b"", **more: Any) -> None:
-        """Send a message; raises OSError if nobody listens."""
-        messages.send(self._line, {"kind": kind, **more}, payload)
-
-    def ask(self, granted: Callable[[], None]) -> None:
-        """See `Turn.ask`."""
-        self._granted = granted
-        self._asked += 1
-        self.notify("turn", number=self._asked)
-
-    def leave(self) -> None:
-        """See `Turn.leave`. The parent notices it when other ranks ask, or when everything is measured."""
-        self._granted = None
-
-    def listening(self, measuring: Measuring[None]) -> Measuring[None]:
-        """Run `measuring`, and grant the turn when the parent sends `go`. Raises EOFError if the parent is gone."""
-        with contextlib.closing(measuring), contextlib.suppress(StopIteration):
-            waits = next(measuring)
-            while True:
-                ready = yield [*waits, self._line]
-                if self._line in ready:
-                    message, _ = messages.receive(self._line)
-                    # A turn that was requested by ranks that have ended meanwhile is ignored.
-                    if self._granted is not None and message["number"] == self._asked:
-                        granted, self._granted = self._granted, None
-                        granted()
-                waits = measuring.send(ready)

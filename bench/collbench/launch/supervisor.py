@@ -17,11 +17,12 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collbench.launch.ranks import Rank, Ranks
-from collbench.launch.turns import LOOK_EVERY_S, Measuring, Turn
+from collbench.launch.ranks import Rank, Ranks, Starter
+from collbench.launch.turns import LOOK_EVERY_S, Measuring, Turn, drive
 from collbench.machine import gpus
 from collbench.model.errors import LostRankError, MpirunError, StartError
 from collbench.model.records import Failure, Json
@@ -89,53 +90,64 @@ def run_launch(
 ) -> Measuring[LaunchOutcome]:
     """Start ranks, watch them to their end, and kill the remaining ranks: every launch is run by this function.
 
-    start: starts the ranks; a missing mpirun or process of a rank gives an outcome with a failure. meanwhile: entered
-    when the ranks have started, left when they are done. The other parameters are as for `watch`.
+    start: starts the ranks; a missing mpirun or process of a rank gives an outcome with a failure. timeout_s: longest
+    permitted silence; START_ALLOWANCE_S is added to it until all ranks have joined. begun: takes the number in each
+    message `begin`. sampled: takes each line for the journal, and why it has no result, or None. shown: takes lines
+    with first times, which are not for the journal. before_go: takes the facts of the ranks when all have joined,
+    before they receive `go`. log: the file into which ranks of this host print. turn: the turn of a side whose ranks
+    take turns with the ranks of another side; while they wait for it, their silence does not count. meanwhile: entered
+    when the ranks have started, left when they are done.
     """
-    requested = time.monotonic()
+    requested, outcome = time.monotonic(), LaunchOutcome()
     try:
         ranks = start()
+        listener = _Listener(ranks, outcome, begun, sampled, shown)
+        try:
+            with meanwhile:
+                yield from _watch(ranks, listener, requested, timeout_s, before_go, log, turn)
+            ranks.failed = outcome.failure is not None
+            if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
+                outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
+        finally:
+            if turn is not None:
+                turn.leave()
+            stuck = ranks.kill()
     except LostRankError as error:  # in a job: only launches with this rank fail from here on
         return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
     except (MpirunError, StartError) as error:  # only launches that need mpirun, or this rank, fail
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
-    try:
-        with meanwhile:
-            outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
-        ranks.failed = outcome.failure is not None
-        if outcome.failure is not None and outcome.ready_s is None and outcome.failure.rank is None:
-            outcome.failure = replace(outcome.failure, text=outcome.failure.text + ranks.remedy)
-    finally:
-        stuck = ranks.kill()
     health = gpus.merged([member.health for member in ranks.members])
     return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
 
 
-def watch(
+def ask(
+    launcher: Starter, world_size: int, entry: str, job: object, timeout_s: float, begun: Begun = lambda _: None
+) -> tuple[list[bytes], str | None]:
+    """Run one launch; return the lines that its ranks send, and why it ended early, or None.
+
+    entry, job, and what is raised: see `Starter.start`. timeout_s, begun: see `run_launch`.
+    """
+    lines: list[bytes] = []
+    start = partial(launcher.start, world_size, entry, job)
+    (outcome,) = drive(run_launch(start, timeout_s, begun, lambda line, _: lines.append(line)))
+    return lines, outcome.failure.text if outcome.failure is not None else None
+
+
+def _watch(
     ranks: Ranks,
+    listener: "_Listener",
     requested: float,
     timeout_s: float,
     before_go: Callable[[Sequence[Json]], None],
-    begun: Begun,
-    sampled: Sampled,
-    shown: Shown = lambda _: None,
-    log: Path | None = None,
-    turn: Turn | None = None,
-) -> Measuring[LaunchOutcome]:
-    """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
-
-    timeout_s: longest permitted silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes
-    the facts of the ranks when all have joined, before they receive `go`. begun: takes the number in each message
-    `begin`. sampled: takes each line for the journal, and why it has no result, or None. shown: takes lines with first
-    times, which are not for the journal. log: the file into which ranks of this host print. turn: the turn of a side
-    whose ranks take turns with the ranks of another side; while they wait for it, their silence does not count.
-    """
-    printed_from = _size(log)
-    outcome = LaunchOutcome()
-    listener = _Listener(ranks, outcome, begun, sampled, shown)
+    log: Path | None,
+    turn: Turn | None,
+) -> Measuring[None]:
+    """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began."""
+    outcome, printed_from = listener.outcome, _size(log)
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
+        ranks.look()
         now = _now_s()
         away_s, looked = now - looked, now
         stood_still_s += away_s if away_s > STOOD_STILL_S else 0.0
@@ -150,7 +162,7 @@ def watch(
         if listener.one_ended_early():
             listener.read_last_messages()
             # A rank that is alive and reported no error may be the rank that the others waited for: get its stack.
-            _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
+            _ask_stacks(ranks, [m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
@@ -161,25 +173,23 @@ def watch(
         last_progress = progress
         allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence_s > allowed:
-            _ask_stacks(ranks.members)
+            _ask_stacks(ranks, ranks.members)
             outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
             break
-    if turn is not None:
-        turn.leave()
     if outcome.failure is not None and stood_still_s:
         text = f"this host or process stood still for {stood_still_s:.0f} s, and then {outcome.failure.text}"
         outcome.failure = Failure("lost", None, f"{text}; collbench resume measures this case again")
     outcome.position = ranks.position()
-    return outcome
 
 
-def _ask_stacks(members: Sequence[Rank]) -> None:
-    """Ask ranks for their stacks and states, and wait a moment for the answers."""
+def _ask_stacks(ranks: Ranks, members: Sequence[Rank]) -> None:
+    """Ask these ranks for their stacks and states, and wait a moment for the answers."""
     for member in members:
         member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S
-    while time.monotonic() < deadline and not all(member.stack() for member in members):
+    while time.monotonic() < deadline and not all(member.stack for member in members):
         time.sleep(0.02)
+        ranks.look()
 
 
 def _now_s() -> float:
@@ -205,7 +215,7 @@ class _Listener:
     """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
     def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled, shown: Shown) -> None:
-        self._members, self._outcome = ranks.members, outcome
+        self._members, self._look, self.outcome = ranks.members, ranks.look, outcome
         self._begun, self._sampled, self._shown = begun, sampled, shown
         self.reports = [_Report() for _ in ranks.members]
         # True if all ranks wait for their turn, and it has been requested.
@@ -240,6 +250,7 @@ class _Listener:
         """Receive until all ranks have ended, or for LAST_MESSAGES_S: last messages may still be on the way."""
         deadline = time.monotonic() + LAST_MESSAGES_S
         while True:
+            self._look()
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)
             for member in self._members:
                 self._receive(member)
@@ -262,7 +273,7 @@ class _Listener:
             match message["kind"]:
                 case "ready":
                     report.ready, report.waits_in = True, tuple(message["waits_in"])
-                    self._outcome.facts.append(message["facts"])
+                    self.outcome.facts.append(message["facts"])
                 case "turn":
                     report.asks = True
                 case "begin":
@@ -270,16 +281,16 @@ class _Listener:
                 case "shown":
                     self._shown(line)
                 case "sampled":
-                    self._outcome.measured += 1
+                    self.outcome.measured += 1
                     self._sampled(line, message["failure"])
                 case "chosen":
-                    self._outcome.chosen = tuple(message["texts"])
+                    self.outcome.chosen = tuple(message["texts"])
                 case "error":
                     report.error = message["text"]
                 case "done":
                     report.finished = True
-                    self._outcome.clocks = message.get("clocks") or self._outcome.clocks
-                    for facts in self._outcome.facts:
+                    self.outcome.clocks = message.get("clocks") or self.outcome.clocks
+                    for facts in self.outcome.facts:
                         if facts.get("rank") == member.rank and "seen" in facts:
                             facts["seen"]["left"] = message["left"]
         return received
@@ -357,9 +368,9 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             exit_code=member.exit_code,
             error=report.error,
             finished=report.finished,
-            stack=innermost_frame(member.stack()),
-            state=member.state(),
-            progress=member.progress(),
+            stack=innermost_frame(member.stack),
+            state=member.state,
+            progress=member.progress,
             lost=member.lost,
             waits_in=report.waits_in,
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,

@@ -2,7 +2,7 @@
 
 In: generators that measure. Each yields the connections that it waits for, and is sent those that have a message (or
 have ended). Out: their results. `Turns` decides which side's ranks may measure now, while the ranks of the other side
-sleep until a message comes. Sends no messages itself: `supervisor` and `side_process` send them.
+sleep until a message comes. Sends no messages itself: `supervisor` sends them.
 
 There are no threads, because multiprocessing manages child processes from one thread only, and Ctrl-C arrives in the
 main thread.
@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from collbench.machine import interrupts
 
@@ -49,17 +49,23 @@ def drive(*generators: Measuring[T]) -> list[T]:
             ready = wait([connection for several in waits.values() for connection in several], LOOK_EVERY_S)
 
 
-class Turn(Protocol):
+@dataclass(frozen=True, slots=True)
+class Turn:
     """The turns of one side, for the code that watches its ranks."""
+
+    turns: "Turns"
+    side: str
 
     def ask(self, granted: Callable[[], None]) -> None:
         """Report that all ranks of the side wait: its turn is over, and `granted` is called when its next turn begins.
 
         The next turn may begin at once.
         """
+        self.turns.ask(self.side, granted)
 
     def leave(self) -> None:
         """Report that the ranks have ended: the side neither waits nor has the turn until new ranks ask."""
+        self.turns.leave(self.side)
 
 
 class Turns:
@@ -77,7 +83,7 @@ class Turns:
 
     def of(self, side: str) -> Turn:
         """Return the turns of one side."""
-        return _TurnOfSide(self, side)
+        return Turn(self, side)
 
     def ask(self, side: str, granted: Callable[[], None]) -> None:
         """See `Turn.ask`."""
@@ -119,15 +125,3 @@ def measure_in_turns(
     for together in [sides] if at_once else [[side] for side in sides]:
         turns = Turns(together, seed)
         drive(*(launch(side, turns) for side in together))
-
-
-@dataclass(frozen=True, slots=True)
-class _TurnOfSide:
-    turns: Turns
-    side: str
-
-    def ask(self, granted: Callable[[], None]) -> None:
-        self.turns.ask(self.side, granted)
-
-    def leave(self) -> None:
-        self.turns.leave(self.side)

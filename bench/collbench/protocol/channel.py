@@ -26,13 +26,13 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
-from typing import Self
+from typing import Self, TypeVar
 
 # Changes with the protocol, so that two versions detect the difference instead of waiting for each other.
-GREETING = b"collbench 3 "
+GREETING = b"collbench 4 "
 NONCE_BYTES = PROOF_BYTES = 32
 # Time limit of the whole authentication, in seconds. Both ends need milliseconds; a stranger may send nothing at all,
 # or a byte now and then.
@@ -41,10 +41,16 @@ PROOF_S = 10
 MESSAGE_S = 30
 # Largest message, in bytes: a line for samples.jsonl can have several megabytes.
 MOST_BYTES = 2**28
+# Length of a message, which a `Connection` sends before it.
+FRAME_BYTES = 4
 # TCP keep-alive: after SILENT_S seconds without data the kernel sends ASK_TIMES probes, ASK_AGAIN_S seconds apart.
 SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
 # All processes of a large job may connect in the same second.
 BACKLOG = 1024
+
+T = TypeVar("T")
+# Reads from a connection without waiting: yields how many bytes it needs next, is sent these bytes, results in a T.
+Reading = Generator[int, bytes, T]
 
 
 class AuthenticatedConnection:
@@ -65,18 +71,23 @@ class AuthenticatedConnection:
 
     def recv_bytes(self) -> bytes:
         """Return the next message. Raises EOFError when the other end is gone."""
-        framed = self._raw.recv_bytes(MOST_BYTES)
+        return self._checked(self._raw.recv_bytes(MOST_BYTES))
+
+    def reading(self) -> Reading[bytes]:
+        """Return the next message, as `recv_bytes` does."""
+        (size,) = struct.unpack("!i", (yield FRAME_BYTES))
+        if not PROOF_BYTES <= size <= MOST_BYTES:
+            raise OSError("the received bytes are not a message")
+        return self._checked((yield size))
+
+    def _checked(self, framed: bytes) -> bytes:
+        """Return the content of a message that has arrived."""
         data, tag = framed[:-PROOF_BYTES], framed[-PROOF_BYTES:]
         if not hmac.compare_digest(tag, _tag(self._receive_key, self._received, data)):
             self.close()
             raise OSError("a message was changed on its way")
         self._received += 1
         return data
-
-    def hang_up(self) -> None:
-        """Shut the connection down for all its readers and writers, in every thread."""
-        with _socket_of(self._raw) as view:
-            view.shutdown(socket.SHUT_RDWR)
 
     def __getstate__(self) -> tuple[Connection, bytes, bytes, int, int]:
         return self._raw, self._send_key, self._receive_key, self._sent, self._received
@@ -128,19 +139,17 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     return None
 
 
-def answer(caller: socket.socket, key: bytes) -> AuthenticatedConnection:
-    """Return the connection to an accepted caller; raise AuthenticationError if the caller does not know the key."""
-    deadline = time.monotonic() + PROOF_S
-    try:
-        place, nonce = _text_of(caller.getsockname()), secrets.token_bytes(NONCE_BYTES)
-        caller.sendall(GREETING + nonce)
-        context = nonce + _read_exactly(caller, NONCE_BYTES, deadline) + place
-        _check(_read_exactly(caller, PROOF_BYTES, deadline), key, b"agent", context)
-        caller.sendall(_proof(key, b"coordinator", context))
-        return _proven(caller, _proof(key, b"to the agent", context), _proof(key, b"to the coordinator", context))
-    except (AuthenticationError, EOFError, OSError):
-        caller.close()
-        raise AuthenticationError("the other end does not know the key") from None
+def answer(caller: socket.socket, key: bytes) -> Reading[AuthenticatedConnection]:
+    """Return the connection to an accepted caller; raise AuthenticationError if the caller does not know the key.
+
+    The connection has a descriptor of its own: `caller` is closed, and the deadline kept, by whoever runs this.
+    """
+    place, nonce = _text_of(caller.getsockname()), secrets.token_bytes(NONCE_BYTES)
+    caller.sendall(GREETING + nonce)
+    context = nonce + (yield NONCE_BYTES) + place
+    _check((yield PROOF_BYTES), key, b"worker", context)
+    caller.sendall(_proof(key, b"parent", context))
+    return _proven(caller.dup(), _proof(key, b"to the worker", context), _proof(key, b"to the parent", context))
 
 
 # ── the end that connects ────────────────────────────────────────────────────────────────────────
@@ -153,9 +162,9 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
             raise AuthenticationError("another program or version listens there: choose another MASTER_PORT")
         place, nonce = _text_of(answerer.getpeername()), secrets.token_bytes(NONCE_BYTES)
         context = _read_exactly(answerer, NONCE_BYTES, deadline) + nonce + place
-        answerer.sendall(nonce + _proof(key, b"agent", context))
-        _check(_read_exactly(answerer, PROOF_BYTES, deadline), key, b"coordinator", context)
-        return _proven(answerer, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
+        answerer.sendall(nonce + _proof(key, b"worker", context))
+        _check(_read_exactly(answerer, PROOF_BYTES, deadline), key, b"parent", context)
+        return _proven(answerer, _proof(key, b"to the parent", context), _proof(key, b"to the worker", context))
     except (EOFError, OSError):
         answerer.close()
         raise AuthenticationError("the other end does not know the key: set one COLLBENCH_SECRET everywhere") from None

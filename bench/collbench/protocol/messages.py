@@ -11,29 +11,29 @@ From a rank to its parent:
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: bounds of clock offsets (rank 0); left: facts of packages
 
-From a parent to its rank: go (begin to measure, or take the turn). From rank 0 of a job to its agents:
+From a parent to its rank: go (begin to measure, or take the turn).
 
-    start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, variables; payload: its job
-    inspect   report the state and the stack of the rank
-    kill      kill the rank
-    leave     exit with the status `code`; `why`: the reason, if rank 0 belongs to another job or got no handshake
+A worker is a process elsewhere that starts ranks on request: every process of a job except rank 0, or the process of a
+side of `ab`. It opens a connection for itself, and one for each of its ranks, which the rank then uses. From a worker:
 
-From an agent to rank 0:
+    handshake     first message of a worker; rank (number of the worker), hostname, problem (why it cannot start ranks),
+                  host (facts); in a job also what `launch.compatibility` needs
+    rank_line     first message of a connection that belongs to a rank; launch, rank (of the launch)
+    progress      launch, rank; progress: number of iterations; position: of rank 0's case, if that is known here
+    inspected     launch, rank, state, stack
+    ended         launch, rank; exit_code; lost: why nothing more can be known of it; log, health, open_to (`Ranks`)
+    failed        the ranks of a launch could not be started; launch, error (name of the class), text
+    interrupted   the worker received Ctrl-C or SIGTERM: the run shall end
 
-    handshake     facts about its process and a fingerprint of its request (`launch.compatibility`)
-    rank_line     first message on a new connection, which from then on belongs to a rank; launch, rank (of the agent)
-    progress      value: number of iterations that the rank has made
-    inspected     state, stack
-    ended         the rank has exited; code, log, health (record of GPUs and network adapters during the launch)
-    failed        the rank could not be started; text
-    interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
+To a worker:
 
-From the verb `ab` to the process of a side (`launch/side_process.py`): measure (probe: see `sweep`; payload: the plan)
-and go, which answers turn with the same number. From the process of a side: ready (facts), turn (number; all its ranks
-wait), line (payload), launched (record), measured, error (text).
+    start     start these ranks of a launch; launch, ranks, world_size; payload: their job. In a job also rendezvous,
+              device, variables; for a side, which starts all ranks of a launch, also entry, log, cases (the `Launch`)
+    inspect   report the state and the stack of a rank; launch, rank
+    kill      kill a rank; launch, rank
+    leave     exit with the status `code`; `why`: the reason, if the worker is not accepted
 
-The job of a rank and the plan of a side are sent as payload, encoded by `store.encoding`; the process that executes
-them decodes them.
+The job of a rank is encoded by `store.encoding`; the rank decodes it.
 
 Messages are never pickled: unpickling data from a network can run any code. (`Connection.send` and `.recv` pickle, so
 only `send_bytes` and `recv_bytes` are used.)
@@ -52,7 +52,12 @@ def send(line: Line, message: Json, payload: bytes = b"") -> None:
 
 def receive(line: Line) -> tuple[Json, bytes]:
     """Return the next message and its payload. Raises EOFError or OSError when the other end is gone."""
-    head, _, payload = line.recv_bytes().partition(b"\n")
+    return parsed(line.recv_bytes())
+
+
+def parsed(data: bytes) -> tuple[Json, bytes]:
+    """Return the message and the payload in received bytes. Raises OSError if they are no message."""
+    head, _, payload = data.partition(b"\n")
     try:
         message = json.loads(head)
     except ValueError:

@@ -1,15 +1,11 @@
 """The verb `bits`: compare results bit by bit when calls are repeated, in other processes or in larger messages."""
 
-import contextlib
 import json
-import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,16 +17,15 @@ from collbench.catalog.backends import BACKENDS
 from collbench.cli.app import PLOTS, Sets
 from collbench.cli.job import run_task
 from collbench.cli.output import give
-from collbench.cli.terminal import error_text, say
+from collbench.cli.terminal import say
 from collbench.cli.trust import Difference, difference
 from collbench.config import models, names
 from collbench.launch import mpirun
 from collbench.launch.launcher import RendezvousFolder, preload
 from collbench.launch.ranks import Starter
-from collbench.launch.side_process import StopWatch, check_python
-from collbench.launch.supervisor import run_launch
-from collbench.launch.turns import LOOK_EVERY_S, drive
-from collbench.machine import environment, gpus, host, processes
+from collbench.launch.side_process import SideProcess, check_python
+from collbench.launch.supervisor import ask
+from collbench.machine import gpus, host
 from collbench.model.errors import ConfigError, RankError, UnmeasurableError
 from collbench.model.records import Job, Json, Launch, Plan
 from collbench.model.units import counted
@@ -40,7 +35,6 @@ from collbench.packages.bits.conclusions import BitsRow
 from collbench.packages.bits.planning import BitsJob, place, uncomparable
 from collbench.planning import plan as plans
 from collbench.planning.footprint import arena_bytes
-from collbench.store import encoding, folders
 
 if TYPE_CHECKING:
     from collbench.launch.coordinator import Coordinator
@@ -48,8 +42,7 @@ if TYPE_CHECKING:
 # Limit of the raw results of all launches on disk; a configuration with more data is for timing, not for this verb.
 MOST_BYTES = 8 * 2**30
 DOCUMENT, DATA, EVERYTHING = "bits.md", "bits.json", "all"
-# What ranks run; file with the facts that the ranks of side B report.
-RANK, FACTS = "collbench.packages.bits.rank:main", "facts.json"
+RANK = "collbench.packages.bits.rank:main"  # what ranks run
 
 
 def bits(
@@ -124,11 +117,11 @@ def _compared(plan: Plan, side_b: Difference) -> list[BitsRow]:
         with mpirun.ByBackend(preload([plan])) as launcher:
             facts = [called(plan, launcher, sides[0], lambda text: status.update(text))]
         if side_b.python or side_b.variables:
-            status.update("side B")
             sides.append(private.place())
-            environ = environment.of_side(side_b.variables, private.place())
-            _other_side(plan, sides[1], side_b.python or sys.executable, environ)
-            facts.append(json.loads((sides[1] / FACTS).read_bytes()))
+            python, modules = side_b.python or sys.executable, preload([plan])
+            with SideProcess("side B", python, side_b.variables, modules) as process:
+                process.wait_until_ready()
+                facts.append(called(plan, process, sides[1], lambda text: status.update(f"side B: {text}")))
         return compared(plan, list(zip(sides, facts, strict=True)))
 
 
@@ -150,40 +143,14 @@ def called(
 def _facts(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> list[list[Json]]:
     folder.mkdir()
     settings = plan.settings.needed_by(launch.cases)
-    start = partial(launcher.start, launch.world_size, RANK, BitsJob(Job(launch, settings), str(folder)))
-    facts: list[list[Json]] = []
+    job = BitsJob(Job(launch, settings), str(folder))
     try:
-        (outcome,) = drive(
-            run_launch(start, settings.timeout_s, sampled=lambda line, _: facts.append(json.loads(line)))
-        )
-        problem = outcome.failure.text if outcome.failure is not None else None
+        lines, problem = ask(launcher, launch.world_size, RANK, job, settings.timeout_s)
     except RankError as error:
         problem = str(error)
     if problem is not None:
         raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {problem}")
-    return facts
-
-
-def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) -> None:
-    """Run another process, with its own interpreter and environment, that writes its results to a folder."""
-    command = [python, "-m", "collbench.packages.bits.cli", str(folder), str(os.getpid())]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as side:
-        watch = StopWatch("side B", side.pid)
-        given: bytes | None = encoding.encoded(plan)
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    _, error_output = side.communicate(given, LOOK_EVERY_S)
-                    break
-                given = None  # the first call has taken the input
-                watch.look()
-        finally:
-            if side.poll() is None:
-                side.kill()
-    if side.returncode:
-        why = (error_output.decode(errors="replace").strip().splitlines() or [f"status {side.returncode}"])[-1]
-        raise UnmeasurableError(f"side B: {why}")
+    return [json.loads(line) for line in lines]
 
 
 def _written(rows: list[BitsRow], name: str) -> None:
@@ -206,15 +173,3 @@ def _broken(rows: list[BitsRow], require: list[str]) -> list[BitsRow]:
             raise ConfigError(f"--require {name}: not a variation of this run; allowed: {', '.join(variations)}, all")
     demanded = [row for row in rows if row.moves or EVERYTHING in require or row.variation in require]
     return [row for row in demanded if row.wrong or not row.identical]
-
-
-if __name__ == "__main__":  # side B
-    processes.end_with_parent(int(sys.argv[2]))
-    plan_of_b: Plan = encoding.decoded(sys.stdin.buffer.read(), Plan)
-    results = Path(sys.argv[1])
-    try:
-        with mpirun.ByBackend(preload([plan_of_b])) as starter:
-            facts_of_b = called(plan_of_b, starter, results)
-    except UnmeasurableError as error:
-        sys.exit(error_text(error))
-    folders.write(results / FACTS, json.dumps(facts_of_b))

@@ -4,7 +4,6 @@ It starts real ranks and receives their results; `training/rank/equivalence.py` 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,8 +14,7 @@ from collbench.cli.output import give
 from collbench.cli.terminal import show
 from collbench.launch.launcher import Launcher
 from collbench.launch.ranks import Starter
-from collbench.launch.supervisor import run_launch
-from collbench.launch.turns import drive
+from collbench.launch.supervisor import ask
 from collbench.machine import host
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.packages.training.catalog.equivalence import (
@@ -78,13 +76,7 @@ def run_trials(
 
     Trials after one in which a rank raises, dies or hangs have no result.
     """
-    results: list[TrialResult] = []
-
-    def sampled(line: bytes, _: object) -> None:
-        results.append(encoding.decoded(line, TrialResult))
-
-    job = EquivalenceJob(tuple(trials), steps)
-    start = partial(launcher.start, world_size, "collbench.packages.training.rank.equivalence:main", job)
-    (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=begun, sampled=sampled))
-    results += [TrialResult(trial) for trial in trials[len(results) :]]
-    return results, None if outcome.failure is None else outcome.failure.text
+    entry, job = "collbench.packages.training.rank.equivalence:main", EquivalenceJob(tuple(trials), steps)
+    lines, problem = ask(launcher, world_size, entry, job, TIMEOUT_S, begun)
+    results = [encoding.decoded(line, TrialResult) for line in lines]
+    return [*results, *map(TrialResult, trials[len(results) :])], problem
