@@ -30,8 +30,7 @@ def test_two_schedulings_are_columns_of_one_table():
     headers = [[*tables.column_headers(cases).values()] for cases in (both, both[:2])]
     assert headers == [["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"], ["2 ranks", "4 ranks"]]
     assert tables.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
-    (shown,) = tables.case_tables([Summary(case) for case in both])
-    assert shown.title == labels.title(CASE)
+    assert [table.title for table in tables.case_tables([Summary(case) for case in both])] == [labels.title(CASE)]
 
 
 def words(parts):
@@ -72,15 +71,12 @@ def requested(case, size):
     return replace(case, asked_bytes=size)
 
 
-def test_sizes_that_were_equal_before_rounding_are_one_row():
+def test_sizes_that_were_equal_before_rounding_are_one_row_and_others_are_not():
     two, three, *large = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
     cases = [two, requested(three, 4096), large[0], *(requested(case, 2**20) for case in large[1:])]
     assert [*tables.row_names(cases).values()] == ["≤ 4 KiB"] * 2 + ["≤ 1 MiB"] * 3
     (note,) = tables.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
     assert requested(three, 4096) == three  # the requested size distinguishes no cases
-
-
-def test_requested_sizes_stay_separate_rows():
     assert len(tables.size_rows(sized((2, 4096), (3, 4092)))) == 2
     assert tables.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []

@@ -38,9 +38,8 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "bench" / "collbench"
     shipped = {f"collbench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
-    files = [*package.rglob("*.py"), *(package / "report/launch_templates").iterdir(), package / "py.typed"]
-    files.append(package / "report/page.css")
-    modules = {str(path.relative_to(package.parent)) for path in files}
+    patterns = ("*.py", "*.css", "launch_templates/*", "py.typed")
+    modules = {str(path.relative_to(package.parent)) for pattern in patterns for path in package.rglob(pattern)}
     pages = {f"collbench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
     assert shipped | modules | {page for page in pages if "/example/" not in page} <= names
     assert {name.partition("/")[0] for name in names} == {"collbench", f"collbench-{__version__}.dist-info"}

@@ -419,13 +419,10 @@ def answer(*summaries, notices=()):
     return document.answer(View(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(()))))
 
 
-def test_the_answer_pairs_each_time_with_its_interval():
+def test_each_time_has_its_interval_and_a_caption_names_only_what_a_case_has():
     first, trust = answer(USUAL)
     assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] with 2 ranks" in first and "0.1 GB/s (2 ranks, 1 KiB)" in first
     assert "±15 %" in trust
-
-
-def test_a_caption_names_only_what_a_case_has():
     single = dataclasses.replace(USUAL, time_s=Interval(1e-3, 1e-3, 1e-3, "none"), busbw=1e6)
     assert tables.caption([single], short=False, rates=True) == "Mean time:"
     assert tables.caption([single, USUAL], short=True, rates=False) == "Mean time ± half of its 95 % interval:"
