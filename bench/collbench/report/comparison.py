@@ -172,12 +172,7 @@ def judgement_text(judged: Judgement) -> str:
     """Format a judgement as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""
-    return f"ratio {ratio_text(judged.ratio)}{level}{p}: {sentence(judged.reason)}"
-
-
-def ratio_text(ratio: Interval) -> str:
-    """Format a ratio as `1.210 [1.100 – 1.330]`, with a dash for an interval that is unknown."""
-    return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
+    return f"ratio {with_interval(judged.ratio, format_ratio)}{level}{p}: {sentence(judged.reason)}"
 
 
 def _short(ratio: float) -> str:
@@ -240,15 +235,11 @@ def direction(exposed: ExposedChange) -> str:
     return "not resolved" if kind == IntervalKind.OVER_LAUNCHES else f"not resolved, {kind}"
 
 
-def _signed_time(difference: Interval) -> str:
-    return f"{'+' if difference.value > 0 else ''}{format_seconds(difference.value)}"
-
-
 EXPOSED: list[Column[tuple[str, ExposedChange]]] = [
     left("case", lambda row: row[0]),
     Column("before", lambda row: format_seconds(row[1].before.value)),
     Column("after", lambda row: format_seconds(row[1].after.value)),
-    Column("after − before", lambda row: _signed_time(row[1].difference)),
+    Column("after − before", lambda row: "+" * (row[1].difference.value > 0) + format_seconds(row[1].difference.value)),
     Column("interval", lambda row: interval_text(row[1].difference, format_seconds)),
     left("", lambda row: direction(row[1])),
 ]

@@ -22,11 +22,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 
 def written(blocks: Sequence[Block]) -> str:
     """Return the text of a file with these blocks."""
-    return _joined(blocks) + "\n"
-
-
-def _joined(blocks: Sequence[Block]) -> str:
-    return "\n\n".join(map(_written, blocks))
+    return "\n\n".join(map(_written, blocks)) + "\n"
 
 
 def _written(block: Block) -> str:

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from collbench.model.units import format_rate
+from collbench.model.units import format_rate, format_ratio
 from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
 from collbench.report.blocks import Blocks, Column, left, table
-from collbench.report.comparison import ratio_text
 from collbench.report.junit import JUnitSuite, class_of
-from collbench.report.labels import interval_text, known, label, optional
+from collbench.report.labels import interval_text, known, label, optional, with_interval
 from collbench.report.machine_format import csv_text, json_text
 from collbench.report.notices import sentence
 from collbench.report.rows import cells, row
@@ -24,7 +23,7 @@ def checks_document(result: CheckedTable, run: str) -> Blocks:
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
     blocks: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
     if result.index is not None and len(checks) > 1:
-        blocks.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
+        blocks.append(f"The table as a whole: measured / least allowed {with_interval(result.index, format_ratio)}")
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
     return [*blocks, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
 
