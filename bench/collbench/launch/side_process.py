@@ -38,11 +38,14 @@ NUMBER = 1
 class SideProcess:
     """Context in which the process of a side runs; after `wait_until_ready`, it can start ranks.
 
-    name: for errors, such as "side B". modules: see `Launcher`.
+    name: for errors, such as "side B". modules: see `Launcher`. remedy: ends the message if the process ends too early.
     """
 
-    def __init__(self, name: str, python: str, variables: Mapping[str, str], modules: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, python: str, variables: Mapping[str, str], modules: Sequence[str], remedy: str = ""
+    ) -> None:
         self._name, self._python, self._variables, self._modules = name, python, variables, [*modules]
+        self._remedy = remedy
         self._stopped_since: float | None = None
         # True from the moment at which the process is ready, unless it is found to have ended or to be stuck.
         self._serves = False
@@ -103,7 +106,7 @@ class SideProcess:
         lost = worker is not None and worker.lost is not None
         problem = self._stopped(0.0 if lost else STOPPED_S)
         if problem is None and (lost or self._process.poll() is not None):
-            problem = f"{self._python} {self._how_ended()}; go on with: collbench resume RUN"
+            problem = f"{self._python} {self._how_ended()}{self._remedy}"
         if problem is not None:
             self._serves = False
             if worker is not None:
