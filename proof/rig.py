@@ -12,7 +12,7 @@ from typing import Any
 from collbench.config import models
 from collbench.launch.launcher import Launcher
 from collbench.launch.ranks import Starter
-from collbench.launch.sweep import Silent, sweep
+from collbench.launch.sweep import sweep
 from collbench.launch.turns import drive
 from collbench.machine import host
 from collbench.model.records import Run
@@ -53,7 +53,7 @@ class Rig:
         with Journal(path) as journal:
             log = path / folders.LOG
             ranks = starter or self.launcher
-            drive(sweep(planned, [], ranks, lambda line: journal.append(line.text), log, launches.append, Silent()))
+            drive(sweep(planned, [], ranks, lambda line: journal.append(line.text), log, launches.append))
         folders.write_environment(path, [{"launches": launches}])
         folders.update_manifest(path, status="complete")
         run = folders.read(path)

@@ -21,7 +21,7 @@ from collbench.launch.coordinator import gathered
 from collbench.launch.job import JobRank
 from collbench.launch.ranks import Ranks
 from collbench.launch.secret import JobSecret
-from collbench.launch.sweep import Silent, sweep
+from collbench.launch.sweep import sweep
 from collbench.launch.turns import drive
 from collbench.launch.worker import Worker, _Child
 from collbench.launch.workers import Workers
@@ -276,7 +276,7 @@ def test_ranks_that_could_not_join_are_not_started_again_by_later_launches(tmp_p
     order = tuple(Launch("gloo", case.world_size, number, (case,)) for case in cases for number in (1, 2, 3))
     lines = []
     plan = Plan("p", order, (), 3, Settings(SAMPLING, 1, 10.0, 0))
-    drive(sweep(plan, [], Refusing(), lines.append, tmp_path / "log", lambda _: None, Silent()))
+    drive(sweep(plan, [], Refusing(), lines.append, tmp_path / "log", lambda _: None))
     failures = [line.samples.failure for line in lines]
     assert asked == started and len(failures) == 6 and {failure.kind for failure in failures} == {kind}
     assert all(str(error) in failure.text for failure in failures)

@@ -125,7 +125,7 @@ def measured_in_turns(launcher, folder, **faults) -> dict[str, list[Samples]]:
         settings = replace(SETTINGS, faults=faults.get(side, ()), timeout_s=2.0 if faults else 60.0)
         plan = Plan("turns", (Launch("gloo", 2, 1, CASES),), (), 1, settings)
         files, taken = folder / "log.txt", lines[side].append
-        yield from sweep.sweep(plan, [], launcher, taken, files, lambda _: None, sweep.Silent(), turn=turns.of(side))
+        yield from sweep.sweep(plan, [], launcher, taken, files, lambda _: None, turn=turns.of(side))
         turns.end(side)
 
     drive(*map(measure, lines))

@@ -269,6 +269,9 @@ def compare_sides(
     axis = differing_axis(*(planned_cases(run.plan) for run in (a, b)))
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
     fresh_pairs, fresh = after_verdict(judged, count) if latest.names_a_change else (0, None)
+    undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
+    measured = [side.case for pair in judged for side in (pair.a, pair.b)]
+    on_gloo = all(case.backend == "gloo" and case.scheduling == "normal" for case in measured)
     levels = latest.levels
     rule = RULE(
         looks=tuple(LOOKS[:4]), change_rate=ERROR_RATE, same_rate=SAME_RATE, change=levels.change, same=levels.same
@@ -288,7 +291,7 @@ def compare_sides(
         only_before=only_before,
         only_after=only_after,
         notices=(
-            *_notices([case for pair in judged for case in (pair.a.case, pair.b.case)], latest),
+            *([GLOO_STALLS(undecided=undecided)] if undecided and on_gloo else []),
             *_left_out([case for case in cases if judged and case.key not in latest.judgements]),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
@@ -301,13 +304,6 @@ GLOO_STALLS = Kind(
     "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
     "unless the stalls are the question, --set scheduling=batch on both sides lets launches scatter less",
 )
-
-
-def _notices(cases: Sequence[Case], latest: Look) -> Iterable[Notice]:
-    """Yield the objections to the verdicts on these cases, of both sides."""
-    undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
-    if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
-        yield GLOO_STALLS(undecided=undecided)
 
 
 NO_VERDICT = Kind(

@@ -214,7 +214,7 @@ def measure(
             launches = stack.enter_context(sessions)[""]
             stack.enter_context(progress)
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
-            loading = threading.Thread(target=_load, args=(modules,), daemon=True)
+            loading = threading.Thread(target=lambda: [*map(importlib.import_module, modules)], daemon=True)
             loading.start()
 
             def append(line: SampleLine) -> None:
@@ -256,11 +256,6 @@ def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterato
         return
     with mpirun.ByBackend(launcher.preload(plans)) as here:
         yield here
-
-
-def _load(modules: Sequence[str]) -> None:
-    for name in modules:
-        importlib.import_module(name)
 
 
 @contextlib.contextmanager

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from collbench.analyze.pairs import PairedCase
     from collbench.launch.coordinator import Coordinator
 
-# Measures what is missing in a launch. Arguments: side, launch number, functions that take lines and records, turns.
-Measure = Callable[[str, int, Callable[[SampleLine], None], Callable[[Json], None], Turn], Measuring[None]]
-
 
 @dataclass(slots=True)
 class _TwoSides:
@@ -100,9 +97,10 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
         state, measured = folder.ab, _TwoSides.of(folder)
         if state.ended and not measured.incomplete():
             return
-        measure, facts = stack.enter_context(_measuring(path, measured, folder.sides, coordinator))
+        plans = [measured.plans[side] for side in SIDES]
+        starters, facts = stack.enter_context(_starters(plans, folder.sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
-        records = stack.enter_context(recorded_sessions(path, sessions, facts, measured.plans.values()))
+        records = stack.enter_context(recorded_sessions(path, sessions, facts, plans))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
         def show_failure(side: str, samples: Samples) -> None:
@@ -112,11 +110,13 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
         rounds = RoundsInTurns(journal, show_failure, state.spent_s, measured.samples, state.alternate)
 
         def measure_pair(missing: Sequence[str], number: int) -> None:
-            rounds.measure(
-                missing,
-                f"{state.seed}/{number}",
-                lambda side, keep, turn: measure(side, number, keep, records[side].append, turn),
-            )
+            def measure(side: str, keep: Callable[[SampleLine], None], turn: Turn) -> Measuring[None]:
+                plan, log = one_launch(measured.plans[side], number), path / folders.LOG
+                plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
+                launched, probe = records[side].append, number == 1
+                return sweep.sweep(plan, (), starters[side], keep, log, launched, turn=turn, probe=probe)
+
+            rounds.measure(missing, f"{state.seed}/{number}", measure)
 
         try:
             for number, missing in measured.incomplete().items() if state.ended else ():
@@ -180,37 +180,25 @@ def _until_decided(
 
 # ── starting the ranks of a side ─────────────────────────────────────────────────────────────────
 @contextlib.contextmanager
-def _measuring(
-    path: Path, measured: _TwoSides, sides: Mapping[str, Side], coordinator: "Coordinator | None"
-) -> Iterator[tuple[Measure, dict[str, Json]]]:
-    """Yield the function that measures a launch of a side, and facts about each side in addition to this process's.
+def _starters(
+    plans: Sequence[Plan], sides: Mapping[str, Side], coordinator: "Coordinator | None"
+) -> Iterator[tuple[Mapping[str, Starter], dict[str, Json]]]:
+    """Yield by side what starts its ranks, and facts about the side in addition to this process's.
 
     Outside a job, each side gets its own process if one side has its own interpreter or variables, because the sides
     must not differ in anything else. Otherwise the sides share a fork server, or the processes of the job.
     """
-    plans, log = [measured.plans[side] for side in SIDES], path / folders.LOG
     with contextlib.ExitStack() as stack:
-        starters: Mapping[str, Starter]
         if coordinator is not None:
-            starters = {letter: coordinator.launcher.on_side(side.variables) for letter, side in sides.items()}
-            facts = dict.fromkeys(SIDES, coordinator.facts())
+            starters = {letter: replace(coordinator.launcher, variables=s.variables) for letter, s in sides.items()}
+            yield starters, dict.fromkeys(SIDES, coordinator.facts())
         elif any(side.variables or side.python not in {None, sys.executable} for side in sides.values()):
-            processes, modules, remedy = {}, preload(plans), "; go on with: collbench resume RUN"
-            for letter, side in sides.items():
-                name, python = f"side {letter.upper()}", side.python or sys.executable
-                process = SideProcess(name, python, side.variables, modules, remedy)
-                processes[letter] = stack.enter_context(process)
-            facts = {letter: {"host": process.wait_until_ready()} for letter, process in processes.items()}
-            starters = processes
+            processes = {
+                letter: stack.enter_context(
+                    SideProcess(f"side {letter.upper()}", side.python or sys.executable, side.variables, preload(plans))
+                )
+                for letter, side in sides.items()
+            }
+            yield processes, {letter: {"host": process.wait_until_ready()} for letter, process in processes.items()}
         else:
-            starters = dict.fromkeys(SIDES, stack.enter_context(starter(None, plans)))
-            facts = {side: {} for side in SIDES}
-
-        def measure(
-            side: str, number: int, append: Callable[[SampleLine], None], launched: Callable[[Json], None], turn: Turn
-        ) -> Measuring[None]:
-            plan, probe = one_launch(measured.plans[side], number), number == 1
-            plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
-            return sweep.sweep(plan, (), starters[side], append, log, launched, sweep.Silent(), turn=turn, probe=probe)
-
-        yield measure, facts
+            yield dict.fromkeys(SIDES, stack.enter_context(starter(None, plans))), {side: {} for side in SIDES}

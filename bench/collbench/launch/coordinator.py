@@ -15,7 +15,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from collbench.catalog.backends import BACKENDS
@@ -199,10 +199,6 @@ class JobLauncher:
     variables: Mapping[str, str] = field(default_factory=dict)
     # The MPI ranks that were started last; None if no MPI ranks were started.
     mpi: Ranks | None = None
-
-    def on_side(self, variables: Mapping[str, str]) -> "JobLauncher":
-        """Return a launcher whose ranks have these environment variables."""
-        return replace(self, variables=variables)
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
         """See `ranks.Starter.start`; raises LostRankError at once if a process that should start a rank is lost.

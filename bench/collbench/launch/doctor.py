@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from collbench.launch import mpirun
-from collbench.launch.sweep import Silent, sweep
+from collbench.launch.sweep import sweep
 from collbench.launch.turns import drive
 from collbench.machine import host, limits
 from collbench.model.errors import RankError
@@ -145,7 +145,7 @@ def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> Do
     lines, launches = list[SampleLine](), list[Json]()
     try:
         with mpirun.ByBackend(()) as launcher, tempfile.NamedTemporaryFile(prefix="collbench-doctor-") as log:
-            drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append, Silent()))
+            drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append))
     except RankError as error:
         return DoctorFinding("missing", "trial", f"{backend}: {error}", remedy)
     failure = lines[0].samples.failure

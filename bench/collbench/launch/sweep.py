@@ -79,7 +79,7 @@ def sweep(
     append: Callable[[SampleLine], None],
     log: Path,
     launched: Callable[[Json], None],
-    observer: Observer,
+    observer: Observer = Silent(),  # noqa: B008 - it has no state
     before_go: Callable[[Launch, Sequence[Json]], None] = lambda *_: None,
     turn: Turn | None = None,
     probe: bool = True,

@@ -15,14 +15,13 @@ from typing import Any, cast
 
 from collbench.launch.launcher import SERVER_END_S, UNREPORTED, LocalRank
 from collbench.launch.ranks import KILL_WAIT_S, Ranks
+from collbench.launch.turns import LOOK_EVERY_S
 from collbench.machine import interrupts
 from collbench.model.errors import INTERRUPTED, JobError, LostRankError, MpirunError, RankError
 from collbench.model.records import Json
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection
 
-# Polling interval of the worker, in seconds: short compared with the supervisor's time-outs.
-LOOK_EVERY_S = 0.25
 # The other end receives at most this many progress reports per second, from all workers together.
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to connect, in seconds; behind a firewall, attempts run into it.

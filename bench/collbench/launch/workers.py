@@ -22,6 +22,7 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from collbench.launch.ranks import KILL_WAIT_S, Ranks
+from collbench.launch.turns import LOOK_EVERY_S
 from collbench.model.errors import UNEXPECTED, JobError, LostRankError, MpirunError, RankError, StartError, StoreError
 from collbench.model.records import Json
 from collbench.protocol import channel, messages
@@ -31,8 +32,6 @@ from collbench.store import folders
 # Workers of a job start within seconds of each other, but a host may have to pull a container first. The process of a
 # side may have to load its packages from a cold disk.
 JOIN_WAIT_S = 120.0
-# Longest wait for a message before a condition is evaluated again, in seconds.
-LOOK_EVERY_S = 0.25
 # A worker opens the connection of a rank within milliseconds, before it forks the rank: a slower worker is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15

@@ -4,6 +4,7 @@ In: a run and its analysis. Out: figures, one per page; none if there is nothing
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ MOST_SIZES = 4
 FEWEST_WORLDS = 3
 # Labels of world sizes that fit below a panel.
 MOST_WORLDS = 8
+# The two x axes: size, and number of ranks.
+_size, _world = attrgetter("case.size_bytes"), attrgetter("case.world_size")
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
@@ -109,14 +112,6 @@ def _by_size(members: list[Summary]) -> Mapping[str, list[Summary]]:
         ]
         for place in sorted(places, reverse=True)
     }
-
-
-def _size(summary: Summary) -> int:
-    return summary.case.size_bytes
-
-
-def _world(summary: Summary) -> int:
-    return summary.case.world_size
 
 
 def _times(line: Line) -> list[Point]:

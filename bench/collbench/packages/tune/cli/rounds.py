@@ -141,8 +141,8 @@ class TuneRounds:
     ) -> Measuring[None]:
         side_plan = replace(self.plan, order=(sides[name],), launches=1)
         side_plan = replace(side_plan, order=tuple(planning.remaining(side_plan, self.samples)))
-        log, watching = self.path / folders.LOG, sweep.Silent()
-        return sweep.sweep(side_plan, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
+        log = self.path / folders.LOG
+        return sweep.sweep(side_plan, (), self._starter, keep, log, self._launched, turn=turn, probe=probe)
 
 
 def _say_failure(_: str, samples: Samples) -> None:
