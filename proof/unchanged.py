@@ -49,7 +49,7 @@ def _ever_changed(real: Noise, rng: np.random.Generator) -> bool:
     both = real.pairs(rng, PAIRS) + drift.reshape(PAIRS, 2).T[:, None]
     a, b = np.exp(np.where(rng.random(PAIRS) < 0.5, both, both[::-1]))
     cases = [
-        pairs.PairedCase(*(pairs.TimedCase(case, dict(enumerate(side[i][:, None]))) for side in (a, b)))
+        pairs.PairedCase(*(pairs.TimedCase(case, dict(enumerate(side[i][:, None], 1))) for side in (a, b)))
         for i, case in enumerate(real.run.plan.cases)
     ]
     looks: tuple[tuple[int, float], ...] = ()

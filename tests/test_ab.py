@@ -138,6 +138,7 @@ def test_the_index_averages_all_cases_equally_and_leaves_out_pairs_that_lack_a_c
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])
     del loud.b.launches[2]
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, 0.26, -0.2])
+    assert pairs.look([quiet, loud], [(3, 1.0)], 0.05).index == pytest.approx([0.505, 0.26])  # not the fourth
 
 
 def test_a_look_knows_no_later_pairs():

@@ -79,6 +79,10 @@ class PairedCase:
         """Return the numbers of the launches that both sides have."""
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
+    def pairs_until(self, count: int) -> list[int]:
+        """Return the numbers of the pairs among the first `count` launches; a launch of a case can be lost."""
+        return [number for number in self.pairs if number <= count]
+
     def log_ratios(self, pairs: Sequence[int]) -> Floats:
         """Return the logarithm of B / A in each of these pairs."""
         a, b = (_means(side, pairs) for side in (self.a, self.b))
@@ -115,7 +119,7 @@ class Look:
 def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
-    pairs = {case.key: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
+    pairs = {case.key: numbers for case in cases if len(numbers := case.pairs_until(count)) >= 2}
     ratios = {case.key: case.log_ratios(pairs[case.key]) for case in cases if case.key in pairs}
     if not ratios:
         return Look({}, None, {}, None, Levels())
@@ -135,7 +139,7 @@ def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interva
 
     A verdict is reached when a change looks large; the pairs measured after the verdict have no such selection bias.
     """
-    pairs = {case.key: case.pairs[count:] for case in cases}
+    pairs = {case.key: [number for number in case.pairs if number > count] for case in cases}
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
     if len(common) < 2:
         return len(common), None
@@ -254,14 +258,14 @@ def compare_sides(
     names: names of the sides. ended: why measuring ended. looks: the looks taken. each: whether all must be decided.
     """
     cases = paired_cases(*(timed_cases(run.samples, run.plan) for run in (a, b)))
-    most = max((len(case.pairs) for case in cases), default=0)
+    most = max((case.pairs[-1] for case in cases if case.pairs), default=0)
     latest = look(cases, looks or [(max(1, most), 1.0)], min_change)
     judged = [case for case in cases if case.key in latest.judgements]
     count = looks[-1][0] if looks else most
     changes = []
     for case, exposed in zip(judged, _exposed(judged, count, latest.levels), strict=True):
         ratios = latest.ratios[case.key]
-        pairs = case.pairs[: len(ratios)]
+        pairs = case.pairs_until(count)
         before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
         judgement = replace(latest.judgements[case.key], ratios=_ratios(ratios))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
@@ -333,7 +337,7 @@ def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[Ex
 
     The mean of each launch counts. All cases are tested together, at the level of the look.
     """
-    pairs = [[n for n in case.pairs[:count] if n in case.a.exposed and n in case.b.exposed] for case in cases]
+    pairs = [[n for n in case.pairs_until(count) if n in case.a.exposed and n in case.b.exposed] for case in cases]
     both = [
         [{number: side.exposed[number] for number in numbers} for side in (case.a, case.b)]
         for case, numbers in zip(cases, pairs, strict=True)

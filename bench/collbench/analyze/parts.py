@@ -42,9 +42,10 @@ def once(conclude: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run
 
     @functools.wraps(conclude)
     def concluded(run: Run, /, *arguments: P.args, **named: P.kwargs) -> R:
-        if (conclude, arguments) not in run.concluded:
-            run.concluded[conclude, arguments] = conclude(run, *arguments, **named)
-        result: R = run.concluded[conclude, arguments]
+        asked = conclude, arguments, tuple(named.items())
+        if asked not in run.concluded:
+            run.concluded[asked] = conclude(run, *arguments, **named)
+        result: R = run.concluded[asked]
         return result
 
     return concluded

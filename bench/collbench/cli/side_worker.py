@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from collbench.cli.terminal import error_text
+from collbench.cli.terminal import error_text, say
 from collbench.launch.mpirun import ByBackend
 from collbench.launch.ranks import EncodedJob, Ranks
 from collbench.launch.side_process import NUMBER
@@ -49,9 +49,14 @@ def main(given: Json) -> int:
 
 
 if __name__ == "__main__":
-    processes.end_with_parent()
+    written = sys.stdin.buffer.read()
+    if not written:  # the parent has ended
+        sys.exit(BenchError.exit_code)
+    facts_given = json.loads(written)
+    processes.end_with_parent(facts_given["parent"])
     interrupts.answer(signal.SIGINT, signal.SIGTERM, once=True)
     try:
-        sys.exit(main(json.loads(sys.stdin.buffer.read())))
-    except BenchError as error:  # the other end is gone
+        sys.exit(main(facts_given))
+    except BenchError as error:
+        say(error_text(error), err=True)
         sys.exit(error.exit_code)

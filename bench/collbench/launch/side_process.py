@@ -7,6 +7,7 @@ host and the packages of its process. That process is a `Worker` that starts all
 
 import contextlib
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -55,7 +56,12 @@ class SideProcess:
         host = network.LOOPBACK if network.interface_of(network.LOOPBACK) else network.LOOPBACK_IPV6
         listener, key = channel.listen(host, [0]), secrets.token_bytes(KEY_BYTES)
         assert listener is not None  # noqa: S101 - port 0 is any free one
-        given = {"reached": listener.getsockname()[:2], "key": key.hex(), "modules": self._modules}
+        given = {
+            "reached": listener.getsockname()[:2],
+            "key": key.hex(),
+            "modules": self._modules,
+            "parent": os.getpid(),
+        }
         with contextlib.ExitStack() as stack:
             stack.enter_context(listener)
             private = stack.enter_context(RendezvousFolder())

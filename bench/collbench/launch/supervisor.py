@@ -24,7 +24,7 @@ from typing import Any
 from collbench.launch.ranks import Rank, Ranks, Starter
 from collbench.launch.turns import LOOK_EVERY_S, Measuring, Turn, drive
 from collbench.machine import gpus
-from collbench.model.errors import LostRankError, MpirunError, StartError
+from collbench.model.errors import BenchError, LostRankError, MpirunError, StartError
 from collbench.model.records import Failure, Json
 from collbench.protocol import messages
 from collbench.protocol.channel import Line
@@ -101,6 +101,7 @@ def run_launch(
     requested, outcome = time.monotonic(), LaunchOutcome()
     try:
         ranks = start()
+        ranks.failed = True  # until they are done: an error may end the watch
         listener = _Listener(ranks, outcome, begun, sampled, shown)
         try:
             with meanwhile:
@@ -147,7 +148,11 @@ def _watch(
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
-        ranks.look()
+        try:
+            ranks.look()
+        except BenchError:
+            listener.read_last_messages()
+            raise
         now = _now_s()
         away_s, looked = now - looked, now
         stood_still_s += away_s if away_s > STOOD_STILL_S else 0.0

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
+from subprocess import SubprocessError
 from typing import Any, cast
 
 from collbench.launch.launcher import SERVER_END_S, UNREPORTED, LocalRank
 from collbench.launch.ranks import KILL_WAIT_S, Ranks
 from collbench.launch.turns import LOOK_EVERY_S
 from collbench.machine import interrupts
-from collbench.model.errors import INTERRUPTED, JobError, LostRankError, MpirunError, RankError
+from collbench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, MpirunError, RankError
 from collbench.model.records import Json
 from collbench.protocol import channel, messages
 from collbench.protocol.channel import AuthenticatedConnection
@@ -53,11 +54,6 @@ class _Child:
     reported_at: float = 0.0
     # True if the stack of the rank is requested and not yet sent.
     asked: bool = False
-
-    def kill(self) -> None:
-        """Kill the rank, and wait for its end."""
-        self.rank.kill()
-        self.rank.join(KILL_WAIT_S)
 
 
 @dataclass(slots=True)
@@ -123,7 +119,7 @@ class Worker:
         if child is None:
             return  # the rank has ended meanwhile, which the other end knows
         if message["kind"] == "kill":
-            child.kill()
+            child.rank.kill()  # its sentinel reports its end
         elif message["kind"] == "inspect":
             child.asked = True
             child.rank.ask_stack()
@@ -136,7 +132,7 @@ class Worker:
             for rank in cast("Sequence[LocalRank]", ranks.members):
                 child = _Child(rank, ranks, order["world_size"] / MOST_REPORTS_A_SECOND)
                 self.children[order["launch"], rank.rank] = child
-        except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
+        except (AuthenticationError, OSError, BenchError, SubprocessError, LookupError, TypeError, ValueError) as error:
             self._refuse(order["launch"], error)
 
     def _rank_line(self, launch: int, rank: int) -> AuthenticatedConnection:
@@ -178,7 +174,9 @@ class Worker:
 
     def _kill_all(self) -> None:
         for child in self.children.values():
-            child.kill()
+            child.rank.kill()
+        for child in self.children.values():
+            child.rank.join(KILL_WAIT_S)
 
     def _notify(self, kind: str, place: tuple[int, int], **fields: object) -> None:
         messages.send(self.line, {"kind": kind, "launch": place[0], "rank": place[1], **fields})

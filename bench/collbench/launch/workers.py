@@ -23,6 +23,7 @@ from pathlib import Path
 
 from collbench.launch.ranks import KILL_WAIT_S, Ranks
 from collbench.launch.turns import LOOK_EVERY_S
+from collbench.machine import interrupts
 from collbench.model.errors import UNEXPECTED, JobError, LostRankError, MpirunError, RankError, StartError, StoreError
 from collbench.model.records import Json
 from collbench.protocol import channel, messages
@@ -39,9 +40,18 @@ RANK_LINE_SILENT_S = channel.SILENT_S + 15
 HANDSHAKE_S = 20
 # The workers have this long to exit after the last message, in seconds.
 LEAVE_WAIT_S = 5.0
+# A worker that is asked for the state of a rank answers at once, even if the rank does not end.
+ANSWER_S = 2.0
+# Connections that may be without a proof at once; another one closes the oldest. All workers of a large job may connect
+# in one second.
+MOST_UNPROVED = 1024
+# Connections accepted, and messages read from one connection, before others have their turn.
+MOST_AT_ONCE = 64
 # Pause after a connection could not be accepted, mostly because of too many open files, in seconds.
 ACCEPT_AGAIN_S = 0.02
 NO_PROOF = "connected without a proof: set the same COLLBENCH_SECRET in all processes"
+# Errors that a connection has failed, or that a message lacks a field or has another type of value.
+MALFORMED = (EOFError, OSError, LookupError, TypeError, ValueError)
 # Errors that a worker may report by name.
 ERRORS = {error.__name__: error for error in (RankError, StartError, MpirunError, LostRankError)}
 
@@ -58,6 +68,8 @@ class RemoteWorker:
     ends: tuple[str, str]
     # Why the worker no longer answers; None while it answers.
     lost: str | None = None
+    # Monotonic time of its last message.
+    heard_at: float = 0.0
     # Maps a launch to its ranks at this worker that have not ended. Several launches run while two sides take turns.
     launches: "dict[int, list[RemoteRank]]" = field(default_factory=dict)
 
@@ -119,10 +131,14 @@ class RemoteRank:
             self.worker.notify({"kind": "kill", "launch": self.launch, "rank": self.rank})
 
     def join(self, seconds: float) -> None:
-        """Wait until the worker has reported the end of the rank; mark a worker that does not report it as lost."""
+        """Wait until the worker has reported the end of the rank; mark a worker that answers nothing as lost."""
         self.workers.wait_until(self._is_over, max(seconds, self.workers.stopped_s))
         if not self._is_over():
-            self.worker.lose("does not answer")
+            self.ask_stack()
+            asked = time.monotonic()
+            self.workers.wait_until(lambda: self._is_over() or self.worker.heard_at > asked, ANSWER_S)
+            if not self._is_over() and self.worker.heard_at <= asked:
+                self.worker.lose("does not answer")
 
     def _is_over(self) -> bool:
         return self.exit_code is not None or self.lost is not None or self.problem is not None
@@ -173,6 +189,11 @@ class Workers:
         self.listeners, self.key, self._numbers, self._check = listeners, key, numbers, check
         self.stopped_s = stopped_s
         self._selector = selectors.DefaultSelector()
+        # Maps descriptors to the connections, and to those that have not proved themselves, the oldest first.
+        self._callers: dict[int, _Caller] = {}
+        self._unproved: dict[int, _Caller] = {}
+        # Monotonic time at which deadlines are looked at again: a large job has thousands of connections.
+        self._check_deadlines_at = 0.0
         # Maps (launch, rank) to the ranks that have no connection yet.
         self._expected: dict[tuple[int, int], RemoteRank] = {}
         self.members: dict[int, RemoteWorker] = {}
@@ -198,7 +219,7 @@ class Workers:
             if worker.lost is None:
                 worker.notify({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(worker.lost for worker in self.members.values()), LEAVE_WAIT_S)
-        for caller in self._callers():
+        for caller in self._callers.values():
             caller.raw.close()
         for worker in self.members.values():
             worker.line.close()
@@ -208,7 +229,8 @@ class Workers:
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────
     def look(self, ranks: Sequence[RemoteRank] = ()) -> None:
-        """Serve all connections. Raises the interrupt of a worker, or the error by which a rank was not started."""
+        """Serve all connections. Raises an interrupt of any process, or the error by which a rank was not started."""
+        interrupts.raise_if_noted()
         self.serve()
         if self.interrupted:
             raise KeyboardInterrupt
@@ -279,9 +301,12 @@ class Workers:
                 rank.kill()
             for rank in members:
                 rank.join(KILL_WAIT_S)
+                self._expected.pop((launch, rank.rank), None)
             raise
 
         def clean() -> None:
+            for worker in {rank.worker.number: rank.worker for rank in members}.values():
+                worker.launches.pop(launch, None)
             ranks.open_to = next((rank.open_to for rank in members), ())
             with contextlib.suppress(OSError, StoreError):
                 for rank in [rank for rank in members if rank.log]:
@@ -309,28 +334,32 @@ class Workers:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
             else:
                 self._go_on(key.data)
-        now = time.monotonic()
-        for caller in [caller for caller in self._callers() if now > caller.deadline]:
-            self._go_on(caller, late=True)
-
-    def _callers(self) -> list[_Caller]:
-        return [key.data for key in self._selector.get_map().values() if key.data is not None]
+        if (now := time.monotonic()) >= self._check_deadlines_at:
+            self._check_deadlines_at = now + LOOK_EVERY_S
+            for caller in [caller for caller in self._callers.values() if now > caller.deadline]:
+                self._go_on(caller, late=True)
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            raw, (peer, *_) = listener.accept()
-        except OSError:
-            time.sleep(ACCEPT_AGAIN_S)
-            return
-        caller = _Caller(raw)
-        caller.steps = self._converse(caller, peer)
-        self._selector.register(raw, selectors.EVENT_READ, caller)
-        self._go_on(caller)
+        for _ in range(MOST_AT_ONCE):
+            try:
+                raw, (peer, *_) = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                time.sleep(ACCEPT_AGAIN_S)
+                return
+            caller = _Caller(raw)
+            caller.steps = self._converse(caller, peer)
+            self._selector.register(raw, selectors.EVENT_READ, caller)
+            self._callers[raw.fileno()] = self._unproved[raw.fileno()] = caller
+            if len(self._unproved) > MOST_UNPROVED:
+                self._go_on(next(iter(self._unproved.values())), late=True)
+            self._go_on(caller)
 
     def _go_on(self, caller: _Caller, late: bool = False) -> None:
         """Pass what has arrived on a connection to the function that reads it. late: its deadline is over."""
         try:
-            while True:
+            for _ in range(MOST_AT_ONCE):
                 try:
                     if late:
                         raise TimeoutError
@@ -343,6 +372,8 @@ class Workers:
                     caller.wanted = caller.steps.send(arrived or None)  # type: ignore[arg-type] # None begins
         except StopIteration:
             self._selector.unregister(caller.raw)
+            del self._callers[caller.raw.fileno()]
+            self._unproved.pop(caller.raw.fileno(), None)
             caller.raw.close()
 
     def _converse(self, caller: _Caller, peer: str) -> Reading[None]:
@@ -354,19 +385,26 @@ class Workers:
         except (AuthenticationError, EOFError, OSError):
             self.refused[peer] = NO_PROOF
             return
+        del self._unproved[caller.raw.fileno()]
         caller.deadline = time.monotonic() + HANDSHAKE_S
         try:
             message, _ = messages.parsed((yield from line.reading()))
-        except (EOFError, OSError) as error:
+            worker = self._admitted(message, line, (reached, peer))
+        except MALFORMED as error:
             self._refuse(line, peer, isinstance(error, TimeoutError))
             return
-        if message["kind"] == "rank_line":
-            # Longer than for the worker's connection: a lost host is noticed before the silence of its rank.
-            channel.set_keepalive(line, RANK_LINE_SILENT_S)
-            if (rank := self._expected.pop((message["launch"], message["rank"]), None)) is not None:
-                rank.line = line
-        elif message["kind"] == "handshake" and (worker := self._registered(message, line, (reached, peer))):
+        if worker is not None:
             yield from self._listen(caller, worker)
+
+    def _admitted(self, message: Json, line: AuthenticatedConnection, ends: tuple[str, str]) -> RemoteWorker | None:
+        """Take the connection of a rank; or register a worker, and return it. Raises an error of MALFORMED."""
+        if message["kind"] == "handshake":
+            return self._registered(message, line, ends)
+        # Longer than for the worker's connection: a lost host is noticed before the silence of its rank.
+        channel.set_keepalive(line, RANK_LINE_SILENT_S)
+        if (rank := self._expected.pop((message["launch"], message["rank"]), None)) is not None:
+            rank.line = line
+        return None
 
     def _refuse(self, line: AuthenticatedConnection, peer: str, silent: bool) -> None:
         """Refuse a caller that sent no handshake. silent: until the time limit, within which small packets arrived."""
@@ -401,10 +439,11 @@ class Workers:
             caller.deadline = math.inf
             try:
                 message, _ = messages.parsed((yield from worker.line.reading()))
-            except (EOFError, OSError):
+                worker.heard_at = time.monotonic()
+                if worker.lost is None:
+                    self._record(worker, message)
+            except MALFORMED:
                 worker.lose()
-            else:
-                self._record(worker, message)
 
     def _record(self, worker: RemoteWorker, message: Json) -> None:
         self.interrupted |= message["kind"] == "interrupted"

@@ -31,6 +31,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Self, TypeVar
 
+from collbench.machine import network
+
 # Changes with the protocol, so that two versions detect the difference instead of waiting for each other.
 GREETING = b"collbench 4 "
 NONCE_BYTES = PROOF_BYTES = 32
@@ -229,7 +231,10 @@ def limit(line: Line, seconds: int) -> None:
 
 
 def set_keepalive(line: Line, seconds: int) -> None:
-    """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe."""
+    """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe.
+
+    On loopback the kernel reports the end of a process at once, and a stopped process may be continued.
+    """
     values = {
         socket.TCP_KEEPIDLE: seconds,
         socket.TCP_KEEPINTVL: ASK_AGAIN_S,
@@ -237,7 +242,7 @@ def set_keepalive(line: Line, seconds: int) -> None:
         socket.TCP_USER_TIMEOUT: 1000 * (seconds + ASK_TIMES * ASK_AGAIN_S),
     }
     with _socket_of(line) as view:
-        for option, value in values.items():
+        for option, value in values.items() if not network.is_loopback(view.getpeername()[0]) else ():
             view.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

@@ -60,7 +60,7 @@ def parsed(data: bytes) -> tuple[Json, bytes]:
     head, _, payload = data.partition(b"\n")
     try:
         message = json.loads(head)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OSError("the received bytes are not a message") from None
     if not isinstance(message, dict) or "kind" not in message:
         raise OSError("the received bytes are not a message")

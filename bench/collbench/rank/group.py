@@ -86,7 +86,7 @@ class Group(ABC):
         return Subgroup(members.index(self.rank), len(members), handle, *turn)
 
     def leave(self, subgroup: Subgroup) -> None:
-        """End a group that `new_subgroup` made."""
+        """End a group of `new_subgroup`; every rank calls this. Raises NotImplementedError if the library cannot."""
         raise NotImplementedError("groups of this library are not left before the end")
 
     @abstractmethod

@@ -115,15 +115,16 @@ Parts = list[CasePart]
 
 
 def describe(cases: Sequence[Case]) -> tuple[Parts, list[Parts]]:
-    """Return the parts that all cases have in common, and the other parts of each case.
-
-    An option at its default is a part if it is one of ALWAYS, or if another case of the operation differs from it.
-    """
+    """Return the common parts of the cases, and the other parts of each case: see `case_parts` and `divide`."""
     return divide(case_parts(cases))
 
 
 def case_parts(cases: Sequence[Case]) -> list[Parts]:
-    """Return all parts of each case."""
+    """Return all parts of each case.
+
+    An option at its default is a part if it is one of ALWAYS and the operation has it, or if another case of the
+    operation differs from it and the default is a word or a number above 0.
+    """
     unusual: dict[str, set[str]] = {}
     for case in cases:
         options = (*OPTIONS, *options_in(type(case.own)))

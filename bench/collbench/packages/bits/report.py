@@ -31,13 +31,14 @@ EXPLAINED = (
 
 
 def headline(rows: Sequence[BitsRow], virtual: bool = False) -> str:
-    """Format `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect comes first.
+    """Format `11 of 36 results are not the same bits (call again, fresh launch)`; a defect comes first.
 
-    virtual: True if virtual GPUs were used in place of GPUs.
+    In brackets: the variations that differ, or all if none does. virtual: True if virtual GPUs were used in place of
+    GPUs.
     """
-    differing, number = sum(not row.identical for row in rows), counted(len(rows), "comparison")
-    kinds = ", ".join(dict.fromkeys(row.variation for row in rows))
-    text = f"{differing} of {number} are not" if differing else f"all of {number} are"
+    differing, number = [row for row in rows if not row.identical], counted(len(rows), "result")
+    kinds = ", ".join(dict.fromkeys(row.variation for row in differing or rows))
+    text = f"{len(differing)} of {number} are not" if differing else f"all of {number} are"
     text += f" the same bits ({kinds})" + ("; virtual GPUs: their sums are not NCCL's" if virtual else "")
     if any(row.moves and (row.wrong or not row.identical) for row in rows):
         return f"DEFECT: data that are only moved do not arrive as they were sent; {text}"

@@ -122,7 +122,7 @@ def advise(
     if chosen.link is None:
         raise ConfigError("advise: describe the link, by --link 2ms+1GB/s or by a run of all_reduce (--link RUN)")
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
-    off = max(share, min(chosen.link.error, advisor.LARGEST_OFF))
+    off = max(share, min(chosen.link.error or 0.0, advisor.LARGEST_OFF))
     best = advisor.advise(ready_times, cost, off)
     itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
     explained = advisor.explain(best, ready_times, chosen.link, itemsize, str(model or recorded))

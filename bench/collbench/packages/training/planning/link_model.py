@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -128,8 +128,8 @@ class LinkModel:
     ranks: int | None = None
     # True for gloo of this machine, so that plans can be measured on it.
     here: bool = False
-    # Relative error that the times may have.
-    error: float = 0.0
+    # Relative error that the times may have. None if unknown.
+    error: float | None = None
 
 
 def stated(text: str) -> LinkModel:
@@ -166,7 +166,7 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
     notes = [] if case.dtype == dtype else [f"The link was measured with {case.dtype}, not with {dtype}."]
     if case.metric == "isolated":
         notes.append(ISOLATED)
-    if unusual := [extra for extra in case.extras if extra.split("=")[0] not in {"metric", "depth"}]:
+    if unusual := replace(case, metric="isolated", depth=1).extras:
         notes.append(f"The link was measured with {', '.join(unusual)}.")
     times = [s.time_s.value for s in series if s.time_s is not None]
     sizes = [s.case.size_bytes for s in series]
@@ -176,15 +176,15 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
     )
     widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]
     return LinkModel(
-        AllReduceCost.through(sizes, times),
-        words,
-        run,
-        costs_cpu(case.backend),
-        sizes[-1],
-        tuple(notes),
-        case.world_size,
+        cost=AllReduceCost.through(sizes, times),
+        words=words,
+        name=run,
+        cpu=costs_cpu(case.backend),
+        largest=sizes[-1],
+        notes=tuple(notes),
+        ranks=case.world_size,
         here=case.backend == "gloo",
-        error=float(np.median(widths)) if widths else 0.0,
+        error=float(np.median(widths)) if widths else None,
     )
 
 
@@ -195,10 +195,11 @@ def costs_cpu(backend: str) -> bool | None:
 
 
 def _series(summaries: Sequence[Summary]) -> list[Summary]:
-    """Return the summaries of the variant that `usual` ranks first, smallest size first."""
+    """Return the summaries of the variant that `usual` ranks first, smallest size first; if possible of two sizes."""
 
     def usual(case: Case) -> tuple[object, ...]:
         return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))
 
     series = SIZES.tables(summaries, lambda summary: summary.case)
-    return sorted(series[min(series, key=usual)], key=lambda summary: summary.case.size_bytes)
+    first = min(series, key=lambda case: (len(series[case]) < 2, *usual(case)))
+    return sorted(series[first], key=lambda summary: summary.case.size_bytes)

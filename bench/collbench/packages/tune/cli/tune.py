@@ -116,7 +116,7 @@ def _create(
     plan, cases = rounds_of.cells(settings, here, state.seed, library)
     for reason in sorted({*sentences(skip.reason for skip in plan.skips)}):
         say(f"note: left out: {reason}", err=True)
-    if coordinator is not None and state.backend == "nccl" and _plugin():
+    if coordinator is not None and state.backend == "nccl" and _taken_plugin():
         raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
     wanted = rounds_of.candidates(library, cases)
     if check is not None:
@@ -159,15 +159,15 @@ def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coor
 
 def _library(state: TuneState) -> Library:
     """Return the library. Raises ConfigError if a variable in the environment overrides the library's own choice."""
-    library = catalog.Nccl(_plugin()) if state.backend == "nccl" else catalog.OpenMpi(state.numbers)
+    library = catalog.Nccl(_taken_plugin()) if state.backend == "nccl" else catalog.OpenMpi(state.numbers)
     if named := [name for name in environment.variables() if library.decides.fullmatch(name)]:
         raise ConfigError(f"{named[0]} is set, so the default is not {library.name}'s own choice: unset it")
     return library
 
 
 @cache
-def _plugin() -> str:
-    """Return the tuner plugin that the user named, and unset it, so that only the side with a rule file loads it."""
+def _taken_plugin() -> str:
+    """Take the tuner plugin that the user named out of the environment: only the side with a rule file loads it."""
     named = environment.variables().get("NCCL_TUNER_PLUGIN", "")
     environment.apply([("NCCL_TUNER_PLUGIN", "")])
     return named
