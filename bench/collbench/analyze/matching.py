@@ -7,7 +7,7 @@ one side only. Judges nothing.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from collbench.model.comparisons import Absence, Unpaired
@@ -156,17 +156,15 @@ def _lacking(
     pairs: Sequence[tuple[Summary, Summary]], alone: Sequence[Summary], other: Run, axis: Axis, value: str | None
 ) -> tuple[list[Unpaired], list[Unpaired]]:
     """Return the cases of a side that failed on the other side, and those that were not measured there."""
-    planned: list[tuple[Case, Absence, str | Notice]] = [
-        *((case, Absence.NOT_YET, "") for case in other.plan.cases),
-        *((skip.case, Absence.SKIPPED, skip.reason) for skip in other.plan.skips),
-    ]
-    reasons = {axis.key(case): why for case, *why in planned if axis.has(case, value)}
+    planned: dict[Case, tuple[Absence, str | Notice]] = dict.fromkeys(other.plan.cases, (Absence.NOT_YET, ""))
+    planned |= {skip.case: (Absence.SKIPPED, skip.reason) for skip in other.plan.skips}
+    reasons = {axis.key(case): why for case, why in planned.items() if axis.has(case, value)}
 
     def unpaired(mine: Summary, theirs: Summary) -> Unpaired:
-        why: Sequence[Any] = (Absence.NOT_ASKED, "")
-        for case in (mine.case.shared, mine.case):  # a skip may represent all cases of its kind
-            why = reasons.get(axis.key(case), why)
-        why = (Absence.FAILED, theirs.failures[0].text) if theirs is not mine and theirs.failures else why
+        if theirs is not mine and theirs.failures:
+            return Unpaired(mine.case, theirs.case, Absence.FAILED, theirs.failures[0].text)
+        # A skip may represent all cases of its kind.
+        why = reasons.get(axis.key(mine.case)) or reasons.get(axis.key(mine.case.shared)) or (Absence.NOT_ASKED, "")
         return Unpaired(mine.case, theirs.case, *why)
 
     failed = [unpaired(mine, theirs) for mine, theirs in pairs if mine.time_s and not theirs.time_s]

@@ -80,7 +80,7 @@ class PairedCase:
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
     def pairs_until(self, count: int) -> list[int]:
-        """Return the numbers of the pairs among the first `count` launches; a launch of a case can be lost."""
+        """Return the numbers of the pairs up to `count`; some may be lost."""
         return [number for number in self.pairs if number <= count]
 
     def log_ratios(self, pairs: Sequence[int]) -> Floats:

@@ -20,7 +20,6 @@ from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.facts import Session
 from collbench.model.notices import Kind
 from collbench.model.records import Ending, EndReason, Run, Undecided
-from collbench.report import wording
 from collbench.report.blocks import Blocks
 from collbench.store import folders, ledger
 
@@ -89,7 +88,9 @@ def _check_one_machine(side: Sequence[Run]) -> None:
             sessions: list[Session] = [{**member.environment[0], "side": ""} for member in (first, run)]
             different = comparability.session_differences(sessions[:1], sessions[1], backends)
             if blocking := [difference for difference in different if difference.blocking]:
-                raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
+                both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in blocking)
+                names = f"{first.name} and {run.name}"
+                raise ConfigError(f"{names} cannot be one side of a comparison ({both}): compare them with each other")
 
 
 def run_of_sides(paths: Sequence[Path]) -> Path | None:

@@ -58,14 +58,6 @@ class Coordinator:
         machine.backends_missing.update(self.place.missing_backends() | machine.backends_missing)
         return machine
 
-    def choose(self, members: Sequence[int]) -> None:
-        """Restrict later launches to these processes of the job, renumbered in this order; rank 0 is the first."""
-        self.launcher.members = tuple(members)
-
-    def lost(self) -> dict[int, str]:
-        """Return the ranks of processes that no longer answer, with the reasons."""
-        return self.launcher.workers.lost()
-
     def facts(self) -> Json:
         """Return facts for the record: launcher, number of ranks, and hosts; ranks are numbered as in launches."""
         handshakes = {handshake["rank"]: handshake for handshake in self.handshakes}

@@ -142,7 +142,7 @@ class Starter(Protocol):
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
         """Start `world_size` ranks, each of which calls `entry(context, encoded job)`; the caller has to end them.
 
-        entry: "package.module:function". job: a record, for MPI and for workers a `LaunchJob`. It is encoded here, apart
-        from an `EncodedJob`, and the entry decodes it on the host of the rank. log: the file into which ranks print.
+        entry: "package.module:function". job: a record, for MPI and for workers a `LaunchJob`. It is encoded here, but
+        for an `EncodedJob`, and the entry decodes it on the host of the rank. log: the file into which ranks print.
         Raises RankError if a rank cannot be started.
         """

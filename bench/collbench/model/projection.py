@@ -50,10 +50,6 @@ class Projection:
         """Return the values of the fields that rows show."""
         return tuple(getattr(case, field) for field in self.row)
 
-    def column_of(self, case: Case) -> tuple[Any, ...]:
-        """Return the values of the fields that columns show."""
-        return tuple(getattr(case, field) for field in self.column)
-
     def tables(self, items: Iterable[T], case_of: Callable[[T], Case]) -> dict[Case, list[T]]:
         """Return the items by the residue of their cases."""
         return grouped(items, lambda item: self.residue(case_of(item)))

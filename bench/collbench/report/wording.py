@@ -24,12 +24,6 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionD
     )
 
 
-def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]) -> str:
-    """State why two runs cannot be on one side of a comparison."""
-    both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
-    return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
-
-
 def state(manifest: Manifest) -> str:
     """Return the status of a run, and how many measurements failed or are missing, as far as it is recorded."""
     status, counts = str(manifest.get("status")), manifest.get("measurements")

@@ -220,7 +220,7 @@ class _Fleet:
         place = {rank: number for number, rank in enumerate(members)}
         placed = [{group: [place[rank] for rank in self._members(group)] for group in groups} for groups in rounds]
         cases = [analysis.case(self._settings, len(members), list(groups.values())) for groups in placed]
-        self._coordinator.choose(members)
+        self._coordinator.launcher.members = tuple(members)
         planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
         path = folders.create(RESULTS, planned, self._raw, {"argv": self._argv, "overrides": []})
         if self.folder == Path():
@@ -259,7 +259,7 @@ class _Fleet:
         If hosts do not answer, all other failures result from that. Else a node is to blame if it is the only suspect
         of a failure, or the only suspect that failures of two attempts have in common.
         """
-        lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
+        lost = {self._node_of[rank]: text for rank, text in self._coordinator.launcher.workers.lost().items()}
         if lost.keys() - self.dropped.keys():
             for node, text in lost.items():
                 self._drop(node, RANK_LOST(text=text))
