@@ -90,7 +90,7 @@ def test_first_times_are_shown_until_their_launch_has_ended():
     first, complete = (
         SampleLine(samples_to_line(samples(CASES[0], 1, [[ms * 1e6] * 2] * count))) for ms, count in ((3, 4), (2, 40))
     )
-    live.take_first([first])
+    live.first = [first]
     assert live.so_far() == "so far all_reduce 1 KiB 3.00 ms (2 ranks)" and "3.00 ms" in "\n".join(live.lines(100, 30))
     live.take(complete)
     assert live.so_far() == "so far all_reduce 1 KiB 2.00 ms (2 ranks)"

@@ -193,12 +193,11 @@ def _starters(
             starters = {letter: replace(coordinator.launcher, variables=s.variables) for letter, s in sides.items()}
             yield starters, dict.fromkeys(SIDES, coordinator.facts())
         elif any(side.variables or side.python not in {None, sys.executable} for side in sides.values()):
-            processes = {
-                letter: stack.enter_context(
-                    SideProcess(f"side {letter.upper()}", side.python or sys.executable, side.variables, preload(plans))
-                )
-                for letter, side in sides.items()
-            }
+            processes, modules, remedy = {}, preload(plans), "; go on with: collbench resume RUN"
+            for letter, side in sides.items():
+                name, python = f"side {letter.upper()}", side.python or sys.executable
+                process = SideProcess(name, python, side.variables, modules, remedy)
+                processes[letter] = stack.enter_context(process)
             yield processes, {letter: {"host": process.wait_until_ready()} for letter, process in processes.items()}
         else:
             yield dict.fromkeys(SIDES, stack.enter_context(starter(None, plans))), {side: {} for side in SIDES}

@@ -31,18 +31,14 @@ class LiveTable:
         self._samples = list(run.samples)
         self._waiting: list[SampleLine] = []
         # Samples after the first round, until complete samples come.
-        self._first: Sequence[SampleLine] = ()
+        self.first: Sequence[SampleLine] = ()
         self._cases = sum(is_call(case) for case in run.plan.cases)
         self._summaries: Sequence[Summary] = ()
 
     def take(self, line: SampleLine) -> None:
         """Keep a measurement; nothing is computed."""
         self._waiting.append(line)
-        self._first = ()
-
-    def take_first(self, lines: Sequence[SampleLine]) -> None:
-        """Keep the samples after one round of the first launch, until complete samples come."""
-        self._first = lines
+        self.first = ()
 
     def lines(self, width: int, height: int) -> list[str]:
         """Return the table, or a list of cases if it does not fit, in at most `height` lines of `width` columns."""
@@ -70,10 +66,10 @@ class LiveTable:
         return f"so far {first.case.op} {' … '.join(dict.fromkeys(results))} ({ranks_text(most)}){trust}"
 
     def _current(self) -> Sequence[Summary]:
-        if self._waiting or self._first or not self._summaries:
+        if self._waiting or self.first or not self._summaries:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
-            so_far = [*self._samples, *(line.samples for line in self._first)]
+            so_far = [*self._samples, *(line.samples for line in self.first)]
             collective_samples = [samples for samples in so_far if is_call(samples.case)]
             self._summaries = self._summarize(replace(self._run, samples=collective_samples))
         return self._summaries

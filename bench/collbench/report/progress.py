@@ -200,7 +200,7 @@ class CaseProgress(ProgressBar):
     def first_times(self, lines: Sequence[SampleLine]) -> None:
         """Show the times of the cases after one round, while the ranks rest."""
         if self._live is not None and self._console.is_terminal:
-            self._live.take_first(lines)
+            self._live.first = lines
             self._sharpen()
             self._progress.refresh()
 

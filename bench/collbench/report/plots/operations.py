@@ -3,6 +3,7 @@
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -29,7 +30,7 @@ FEWEST_ROWS, MOST_ROWS = 3, 45
 # Inches: height of a row, and of a matrix.
 ROW, MATRIX = 0.27, 2.4
 # Distributions in one picture.
-MOST_SPLITS = 3
+MOST_SPLITS = 4
 
 
 # ── the cost of each operation ───────────────────────────────────────────────────────────────────
@@ -97,8 +98,9 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
     if not chosen:
         return []
     title = "What each rank sends to each in one all_to_all; the busiest rank bounds the time"
-    figure, grid = figures.page(title, [MATRIX], len(chosen))
-    for axes, summary in zip(grid[0], chosen, strict=True):
+    columns = min(2, len(chosen))
+    figure, grid = figures.page(title, [MATRIX] * math.ceil(len(chosen) / columns), columns)
+    for axes, summary in zip(grid.flat, chosen, strict=False):
         case, n = summary.case, ranks_together(summary.case)
         itemsize = dtype_named(case.dtype).itemsize
         assert case.splits is not None  # noqa: S101 - chosen above
@@ -107,6 +109,8 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xlabel("receiving rank")
         axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
-        text = f"parts {labels.short(str(case.splits))}: the busiest rank moves {size_text(heaviest)}, "
-        axes.set_title(f"{text}{heaviest / even:.1f} times as much as with equal parts")
+        text = f"parts {labels.short(str(case.splits))}:\nthe busiest rank moves {size_text(heaviest)},"
+        axes.set_title(f"{text}\n{heaviest / even:.1f} times as much as with equal parts")
+    for axes in grid.flat[len(chosen) :]:
+        axes.remove()
     return [figure]
