@@ -314,6 +314,8 @@ def test_cases_without_a_partner_are_listed():
     assert any("failed after" in warning for warning in sentences(result.notices))
     turned = compare(after, before, [dead, *new[1:]], old)
     assert [case.case for case in turned.only_after] == [CASES[1], CASES[0]] and not turned.broken
+    rounded = [[summary(dataclasses.replace(CASE, asked_bytes=size), [1, 1])] for size in (2048, 0)]
+    assert compare(before, after, *rounded).changes  # a file of another tool has no requested size
     all_dead = compare(before, after, old[1:2], [dead])
     assert (all_dead.verdict, all_dead.changes, len(all_dead.broken)) == (INCONCLUSIVE, (), 1)
 

@@ -149,8 +149,7 @@ def test_a_default_is_named_next_to_another_value():
         for mode in ("normal", "batch") for n in (2, 4, 8) for size in SIZES
     ]  # fmt: skip
     (figure,) = sizes.time_against_size(RUN, analysis(modes))
-    shown = words(figure)
-    assert "normal, 2 ranks" in shown and "batch, 4 ranks" in shown
+    assert {"normal, 2 ranks", "batch, 4 ranks"} <= {*words(figure).splitlines()}
     assert "normal, " in words(sizes.scaling(RUN, analysis(modes))[0])
 
 

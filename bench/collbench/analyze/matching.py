@@ -24,6 +24,8 @@ FIELDS = ("op", "backend", "world_size", "dtype", SIZE, *(option.name for option
 AXES = tuple(name for name in FIELDS if name != SIZE)
 # Field of a case → the property of the operations that have this field. All have the other fields, except options.
 OF = {SIZE: "sized", "dtype": "typed"}
+# Fields by which a size is rounded down to equal shares.
+ROUNDING = frozenset({"op", "world_size", "dtype", "groups"})
 # A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 
@@ -45,12 +47,13 @@ class Axis:
     def key(self, case: Case) -> Key:
         """Return the values of the fields in which partners are equal.
 
-        The size is the requested one: numbers of ranks round it down differently.
+        If a field of ROUNDING differs, sizes are those requested. Otherwise they are those measured, because files of
+        other tools have no others.
         """
         # Only calls back to back have a depth: it is a part of the metric.
         differing = {*self.fields, *(("depth",) if "metric" in self.fields else ())}
-        asked = replace(case, size_bytes=case.asked)
-        return tuple(asked.value(name) for name in FIELDS if name not in differing)
+        sized = replace(case, size_bytes=case.asked) if ROUNDING & {*self.fields} else case
+        return tuple(sized.value(name) for name in FIELDS if name not in differing)
 
     def values_of(self, case: Case) -> str:
         """Return the case's values of the fields, as `--across` takes them."""

@@ -194,15 +194,11 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-def planned_cases(plan: Plan) -> list[Case]:
-    """Return the cases to compare, by size: without controls, which show the noise of a run."""
-    return sorted((case for case in plan.cases if not case.own.is_control), key=lambda case: case.size_bytes)
-
-
 def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
-    """Return the cases of a side to compare, measured or not yet."""
+    """Return the cases of a side by size, measured or not yet; without controls, which show the noise of a run."""
     run = Run(Path(), {}, plan, [], list(measured))
-    launches: dict[Case, dict[int, Floats]] = {case: {} for case in planned_cases(plan)}
+    by_size = sorted(plan.cases, key=lambda case: case.size_bytes)
+    launches: dict[Case, dict[int, Floats]] = {case: {} for case in by_size if not case.own.is_control}
     for samples in samples_that_count(run):
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
@@ -257,7 +253,9 @@ def compare_sides(
 
     names: names of the sides. ended: why measuring ended. looks: the looks taken. each: whether all must be decided.
     """
-    cases = paired_cases(*(timed_cases(run.samples, run.plan) for run in (a, b)))
+    sides = [timed_cases(run.samples, run.plan) for run in (a, b)]
+    axis = differing_axis(*([timed.case for timed in side] for side in sides))
+    cases = paired_cases(*sides)
     most = max((case.pairs[-1] for case in cases if case.pairs), default=0)
     latest = look(cases, looks or [(max(1, most), 1.0)], min_change)
     judged = [case for case in cases if case.key in latest.judgements]
@@ -270,7 +268,6 @@ def compare_sides(
         judgement = replace(latest.judgements[case.key], ratios=_ratios(ratios))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
     old, new = ([s for s in headlines(run) if not s.case.own.is_control] for run in (a, b))
-    axis = differing_axis(*(planned_cases(run.plan) for run in (a, b)))
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
     fresh_pairs, fresh = after_verdict(judged, count) if latest.names_a_change else (0, None)
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())

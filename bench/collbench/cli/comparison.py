@@ -133,10 +133,9 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     result, name = compare_sides(path), path.resolve().name
     folder, document = output.documents_at(path, name), comparison.document(result)
     files = {folder / folders.REPORT: document, folder / folders.SUMMARY: machine_format.comparison_csv(result)}
+    blocks = document if quiet else comparison.terminal(result)
     with output.optional("report", remedy=""):
-        output.give(
-            document if quiet else comparison.terminal(result), files, lambda: _draw(result, name, plots), quiet
-        )
+        output.give(blocks, files, lambda: _draw(result, name, plots), quiet)
     return result
 
 

@@ -56,7 +56,8 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{html.escape(visible(title))}</title>\n<style>{STYLE.read_text(encoding='utf-8')}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
+        f"<title>{html.escape(visible(title))}</title>\n<style>{STYLE.read_text(encoding='utf-8')}</style>\n"
+        f"<script>{_SCRIPT}</script>\n</head>\n"
         f"<body>\n{answer}{contents if rest else ''}{rest}</body>\n</html>\n"
     )
 

@@ -106,11 +106,8 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         assert case.splits is not None  # noqa: S101 - chosen above
         matrix = splits.matrix(case.splits, n, case.size_bytes // itemsize)
         draw_matrix(axes, np.array(matrix) * itemsize / 2**20, "MiB")
-        axes.set_xlabel("receiving rank")
-        axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
         text = f"parts {labels.short(str(case.splits))}:\nthe busiest rank moves {size_text(heaviest)},"
         axes.set_title(f"{text}\n{heaviest / even:.1f} times as much as with equal parts")
-    for axes in grid.flat[len(chosen) :]:
-        axes.remove()
+    figures.name_axes(figure, "receiving rank", "sending rank", grid.flat[len(chosen) :])
     return [figure]

@@ -144,10 +144,8 @@ def _create(
 def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     """Resume a run of `tune`."""
     state = read_state(path)
-    run, library = folders.read(path), _library(state)
-    settings = models.parse(
-        (path / folders.CONFIG).read_bytes(), str(path / folders.CONFIG), run.manifest["overrides"], ""
-    )
+    run, library, file = folders.read(path), _library(state), path / folders.CONFIG
+    settings = models.parse(file.read_bytes(), str(file), run.manifest["overrides"], "")
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
     plan, cases = rounds_of.cells(settings, here, state.seed, library)
     check_resumed(path, [plan], {}, trust)  # from this plan, all launches are planned again
@@ -212,8 +210,9 @@ def _measured(
         path / DOCUMENT: report.document(tuned, library, state, load, address),
         path / DATA: json.dumps(report.as_json(tuned), indent=1) + "\n",
     }
-    answer = [*report.answer(tuned, state, load), *load[:1]]
-    give(answer, files, lambda: picture if picture.is_file() else None, quiet)
+    give(report.answer(tuned, state, load), files, lambda: picture if picture.is_file() else None, quiet)
+    if load and not quiet:
+        say(f"\n{load[0]}")
     return _code(tuned) if state.checks else 0
 
 
