@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from collbench.launch.launcher import Launcher
 from collbench.machine import host
-from collbench.packages.training.operation import RANK_MODULES
+from collbench.packages.training.operation import OPERATION
 from proof import accuracy, noise
 from proof.accuracy import Record
 from proof.claim import MISSED
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             trials[name] = args.trials or (claim.quick if args.quick else claim.trials)
     records: list[Record] = []
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=[OPERATION.rank.module]) as launcher:
         rig = Rig(launcher, Path(folder), args.quick)
         for name, record in _tried(rig, {name: count for name, count in trials.items() if count}):
             _show(name, record)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collbench.analyze import against
+from collbench.analyze.round_series import Series
 from collbench.model.records import Case, Run
-from collbench.packages.training.analyze import steps as training
 from proof.rig import Rig, all_reduces, steps
 
 SETS, QUICK_SETS, LAUNCHES = 10, 2, 16
@@ -65,18 +66,15 @@ def long_launches(rig: Rig, count: int) -> list[list[tuple[np.ndarray, tuple[int
 Pair = tuple[Case, Case]
 
 
-def differences_of_steps(
-    rig: Rig, count: int
-) -> list[tuple[dict[Pair, training.Series], dict[Pair, tuple[float, float]]]]:
+def differences_of_steps(rig: Rig, count: int) -> list[tuple[dict[Pair, Series], dict[Pair, tuple[float, float]]]]:
     """Return, per set of launches, step times minus reference times, round by round, and the levels of both."""
     two = {"strategies": ["flat", "naive"], "max_foreign_cpu": "99%"}
     text, differences = steps(STEPS_LAUNCHES, models=["nano"], rounds=6, steps=2, **two), []
     for _ in range(count):
         run = rig.measure(text)
-        ((scenario, cases),) = training.scenarios_of(run).items()
-        rounds = training.rounds_of(run, scenario)
-        differences_s = training.differences_of(rounds, cases)
-        differences.append((differences_s, training.levels_of(rounds, differences_s)))
+        (shared,) = against.scenes_of(run)
+        series = against.differences_of(run, shared).series
+        differences.append((series, against.levels_of(against.rounds_of(run, shared), series)))
     return differences
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from collbench.analyze.against import by_launch, rounds_of
 from collbench.analyze.analysis import analyze
+from collbench.analyze.round_series import estimate
 from collbench.analyze.summaries import headlines
 from collbench.model.records import Case
 from collbench.packages.training.analyze import runs
-from collbench.packages.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
+from collbench.packages.training.analyze.steps import scenarios_of
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.planning import buckets
 from collbench.packages.training.planning import link_model as known_links
@@ -42,7 +44,7 @@ def planted_wait(rig: Rig, trials: int) -> list[Line]:
     run = rig.measure(steps(trials, models=["nano"], rounds=16, steps=4, max_foreign_cpu="99%", strategies=two))
     ((scenario, cases),) = scenarios_of(run).items()
     right, late = (next(case for case in cases if f":{name}" in str(strategy_in(case))) for name in ("OneCall", "Late"))
-    added = estimate(by_launch(rounds_of(run, scenario), late, minus=right))
+    added = estimate(by_launch(rounds_of(run, scenario.case), late, minus=right))
     bounds = (bound / WAIT_S for bound in (added.value, added.low, added.high))
     return [within(f"an exposed wait of {WAIT_S / MS:g} ms, planted into a synchroniser", *bounds, WAIT_ALLOWED)]
 

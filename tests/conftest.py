@@ -200,11 +200,11 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """Start one fork server for all tests that use this fixture; restore the environment variables at once."""
-    from collbench.packages.training.operation import RANK_MODULES
+    from collbench.packages.training.operation import OPERATION
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
-    with Launcher(preload=["gloo_batch", *RANK_MODULES]) as entered:
+    with Launcher(preload=["gloo_batch", OPERATION.rank.module]) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of the variables that a run sets must not find them set
         deadline = time.monotonic() + 60

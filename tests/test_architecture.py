@@ -145,7 +145,7 @@ def test_imports_keep_the_law():
 def test_the_core_names_no_operation_and_no_option_of_a_package():
     names = set()  # short names of options are also ordinary words
     for package in registry.PACKAGES:
-        for operation in package.operations.value if package.operations else ():
+        for operation in [package.operation.value] if package.operation else []:
             names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
     assert {"training_step", "strategy", "recording"} <= names
     named = [

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from collbench.analyze.joining import facts, notices
 from collbench.machine import host
 from collbench.model.records import Case
-from collbench.packages.joining.analyze import facts, notices
 from collbench.rank import torch_names
 from collbench.report.notices import sentences
 from conftest import invented_run, samples

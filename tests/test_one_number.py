@@ -12,7 +12,7 @@ import pytest
 from collbench.analyze.analysis import analyze
 from collbench.analyze.compare import compare
 from collbench.analyze.noise import entry_of
-from collbench.analyze.parts import once
+from collbench.analyze.reading import once
 from collbench.analyze.summaries import headlines
 from collbench.analyze.trend import trend
 from collbench.model.records import Case

@@ -110,7 +110,7 @@ def test_a_configuration_can_replay_in_addition_to_other_operations(warm):
     ("arguments", "message"),
     [
         (["replay", "none.json"], "no such file"),
-        (["run", "x.yaml"], "needs the files of a recorded job"),
+        (["run", "x.yaml"], "the operation replay needs it, such as {recording:"),
         (["replay", "job.calls.jsonl", "--look", "--save", "x.txt"], "ends in .calls.jsonl"),
         (["replay", "job.calls.jsonl", "--save", "x.yaml"], "goes with --look"),
     ],

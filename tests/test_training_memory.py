@@ -11,14 +11,13 @@ from collbench.model.records import Case
 from collbench.packages.training.analyze.steps import _most
 from collbench.packages.training.catalog.presets import find, gradients
 from collbench.packages.training.conclusions import training_of
-from collbench.packages.training.planning.memory import alone_bytes
-from collbench.packages.training.planning.steps import rank_bytes, scenarios_of
+from collbench.packages.training.planning.memory import alone_bytes, rank_bytes
 from collbench.packages.training.rank.memory import peaks
 from collbench.packages.training.step_records import RankMemory
 from collbench.packages.training.synchronisation import StepOptions, Strategy, step_settings
 from collbench.store import folders
 from conftest import CommandLine, with_value
-from test_training_plan import HOST, planned
+from test_training_plan import HOST, planned, scenarios_in
 
 MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
 CONFIG = """
@@ -129,7 +128,7 @@ def test_memory_is_measured_and_needs_room_only_on_request():
     rooms = []
     for setting in ("false", "true"):
         plan = planned(f"{section}, memory: {setting}")
-        ((scenario, strategies),) = scenarios_of(plan).items()
+        ((scenario, strategies),) = scenarios_in(plan).items()
         assert step_settings(plan.settings).step_memory is (setting == "true")
         rooms.append(rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory))
     assert rooms[1] >= rooms[0] + alone_bytes(scenario.case, Strategy("zero1"))

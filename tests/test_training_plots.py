@@ -8,9 +8,9 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
+from collbench.catalog.package import MOST_PAGES
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from collbench.packages.training.conclusions import StrategyResult
-from collbench.packages.training.package import MOST_PAGES
 from collbench.packages.training.report import plots as training
 from collbench.packages.training.step_records import CallRecord
 from collbench.packages.training.synchronisation import Strategy

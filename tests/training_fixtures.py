@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from collbench.analyze.against import BLOCKS_LEFT_OUT
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from collbench.model.notices import kind_named
 from collbench.model.records import (
@@ -26,9 +27,7 @@ from collbench.model.records import (
     Timings,
     Usage,
 )
-from collbench.packages.training.analyze.steps import BLOCKS_LEFT_OUT
 from collbench.packages.training.catalog.presets import PRESETS, gradients
-from collbench.packages.training.catalog.strategies import reference_of
 from collbench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -51,6 +50,7 @@ from collbench.packages.training.synchronisation import (
     StepOptions,
     StepSettings,
     Strategy,
+    reference_of,
     with_strategy,
 )
 
@@ -192,7 +192,7 @@ def analysis(scenarios=None):
         if result.step is not None
     )
     case = SCENARIO.case
-    where = {"model": SCENARIO.options.model, "backend": case.backend, "ranks": case.world_size, "link": None}
+    where = {"what": SCENARIO.options.model, "backend": case.backend, "ranks": case.world_size}
     return Analysis(
         summaries,
         (

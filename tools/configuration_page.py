@@ -69,8 +69,8 @@ OF_CONFIGURATIONS: Sections = {
     ),
     "models of your own": ("Or a function of yours:", ImportedModel),
 }
-for section in SECTIONS:
-    OF_CONFIGURATIONS.setdefault(section.name, (f"The section `{section.name}`:", section.model))
+for name, section in SECTIONS.items():
+    OF_CONFIGURATIONS.setdefault(name, (f"The section `{name}`:", section))
 OF_TABLES: Sections = {
     "The file": ("Keys at the beginning of a line.", Expectations),
     "expect": ("Each entry of `expect`; it names a `world_size`, or hardware:", Expectation),

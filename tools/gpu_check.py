@@ -25,7 +25,7 @@ from collbench.launch import launcher
 from collbench.machine import gpus, host
 from collbench.model.notices import kind_named
 from collbench.model.records import Case, Machine, Samples
-from collbench.packages.training.operation import RANK_MODULES
+from collbench.packages.training.operation import OPERATION
 from collbench.rank import torch_names
 from collbench.rank.collectives import Call, rest
 from collbench.rank.device import Action, Device, cycles_a_ns, device_of
@@ -219,7 +219,7 @@ def fork_program() -> str:
 import ctypes
 from collbench.machine import environment
 environment.prepare_process()
-import {", ".join([launcher.FIRST, launcher.LAST, *RANK_MODULES])}
+import {", ".join([launcher.FIRST, launcher.LAST, OPERATION.rank.module])}
 print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 """
 

@@ -10,8 +10,8 @@ from collbench.analyze.consistency import findings as inconsistencies
 from collbench.analyze.cost_model import bounds, fits, hardware_bounds
 from collbench.analyze.links import matrices, slow_ranks_and_links
 from collbench.analyze.notices import incomplete, notices_of
-from collbench.analyze.parts import parts
 from collbench.analyze.ranks import late_ranks
+from collbench.analyze.reading import readings
 from collbench.analyze.summaries import choice_changes, one_series, summarize
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Analysis, Diagnosis
@@ -25,7 +25,6 @@ def analyze(run: Run) -> Analysis:
     summaries = summarize(run)
     diagnosis = diagnose(run)
     missing = incomplete(run)
-    package_conclusions = {name: part.analyze(run, summaries) for name, part in parts().items()}
     return Analysis(
         summaries=tuple(summaries),
         notices=(*([missing] if missing else []), *notices_of(run, summaries)),
@@ -35,7 +34,7 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
-        of_packages=package_conclusions,
+        of_packages={name: reading.value for name, reading in readings(run).items()},
         incomplete=missing,
     )
 
@@ -61,7 +60,7 @@ def diagnose(run: Run) -> Diagnosis:
         silent.append(NOTHING_MEASURED())
     elif not late and any(case.world_size > 1 and one_series(case) for case in measured):
         silent.append(NOBODY_LATE())
-    if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
+    if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].against]:
         silent.append(RANKS_UNTESTED(list(dict.fromkeys(together))))
     if not any(OPERATIONS[case.op].paired for case in measured):
         silent.append(NO_LINKS_TESTED())

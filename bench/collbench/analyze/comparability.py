@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from collbench.analyze.parts import parts
+from collbench.analyze import joining
+from collbench.analyze.reading import readings
 from collbench.analyze.sessions import launches_of, ranks_of
 from collbench.catalog.variables import READ_BY
 from collbench.model.comparisons import EnvironmentDifference, SessionDifference
@@ -177,7 +178,8 @@ def facts_of(run: Run) -> Facts:
         "launches": str(run.plan.launches),
         "pool_bytes": str(settings.pool_bytes),
         "planted faults": str(len(settings.faults)),
-        **{name: value for part in parts().values() for name, value in part.facts(run).items()},
+        **joining.facts(run),
+        **{name: value for reading in readings(run).values() for name, value in reading.facts.items()},
     }
 
 

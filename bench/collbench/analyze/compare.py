@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from collbench.analyze import joining
+from collbench.analyze.against import disturbances, over_references
 from collbench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
 from collbench.analyze.comparability import differing_facts, machine_of
 from collbench.analyze.matching import Axis, axis_of, matched, one_sided
-from collbench.analyze.parts import exposed_of, parts
 from collbench.analyze.round_series import LAUNCHES_FOR_INTERVAL, Series, estimate, means
 from collbench.analyze.sessions import is_virtual
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
@@ -312,7 +313,7 @@ def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool)
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
 def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
     """Return the change of each pair's exposed communication; None if a side has none."""
-    olds, news = exposed_of(before), exposed_of(after)
+    olds, news = over_references(before), over_references(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
     old_s, new_s = ([means(case[side][0]) for case in both] for side in (0, 1))
     tested = verdicts.differences(old_s, new_s, fewest=LAUNCHES_FOR_INTERVAL, apart=before.path != after.path)
@@ -368,7 +369,7 @@ def _notices(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
 ) -> Iterable[Notice]:
     for run in (before, after):
-        yield from of_run(run.name, (part_notice for part in parts().values() for part_notice in part.notices(run)))
+        yield from of_run(run.name, [*joining.notices(run), *disturbances(run)])
         if run.plan.settings.faults:
             kinds = tuple(sorted({fault.do for fault in run.plan.settings.faults}))
             yield from of_run(run.name, [PLANTED_FAULTS(faults=kinds)])

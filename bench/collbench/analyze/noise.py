@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from collbench.analyze.against import samples_that_count
 from collbench.analyze.comparability import machine_of
-from collbench.analyze.parts import samples_that_count
 from collbench.model.conclusions import Analysis
 from collbench.model.projection import grouped
 from collbench.model.records import Run, Samples

@@ -9,9 +9,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from collbench.analyze import joining
+from collbench.analyze.against import disturbances
 from collbench.analyze.comparability import hosts_of, session_changes
 from collbench.analyze.cost_model import impossible
-from collbench.analyze.parts import parts
+from collbench.analyze.reading import readings
 from collbench.analyze.sessions import launches_of, ranks_of
 from collbench.analyze.summaries import DISPATCH_BOUND, FOREIGN_CPU_LIMIT
 from collbench.catalog.backends import BACKENDS
@@ -70,7 +72,9 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
         *_health_notices(run),
         *_sample_notices(summaries),
         *_launch_notices(run),
-        *(part_notice for part in parts().values() for part_notice in part.notices(run)),
+        *joining.notices(run),
+        *disturbances(run),
+        *(notice for reading in readings(run).values() for notice in reading.notices),
         *_polling_notices(run, session),
         *_hosts_notices(run, session),
         *_gpu_order_notices(session),

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
+from collbench.analyze.against import over_references, samples_that_count
 from collbench.analyze.comparability import session_changes
 from collbench.analyze.compare import compared, exposed_change
 from collbench.analyze.matching import differing_axis, matched, one_sided
-from collbench.analyze.parts import exposed_of, samples_that_count
 from collbench.analyze.round_series import means
 from collbench.analyze.summaries import headlines
+from collbench.catalog.collectives import is_copy
 from collbench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -195,14 +196,14 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
 def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
-    """Return the cases of a side by size, measured or not yet; without controls, which show the noise of a run."""
+    """Return the cases of a side by size, measured or not yet; without second copies, which show the noise of a run."""
     run = Run(Path(), {}, plan, [], list(measured))
     by_size = sorted(plan.cases, key=lambda case: case.size_bytes)
-    launches: dict[Case, dict[int, Floats]] = {case: {} for case in by_size if not case.own.is_control}
+    launches: dict[Case, dict[int, Floats]] = {case: {} for case in by_size if not is_copy(case)}
     for samples in samples_that_count(run):
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
-    exposed = exposed_of(run)
+    exposed = over_references(run)
     return [TimedCase(case, times, exposed[case][0] if case in exposed else {}) for case, times in launches.items()]
 
 
@@ -267,7 +268,7 @@ def compare_sides(
         before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
         judgement = replace(latest.judgements[case.key], ratios=_ratios(ratios))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
-    old, new = ([s for s in headlines(run) if not s.case.own.is_control] for run in (a, b))
+    old, new = ([s for s in headlines(run) if not is_copy(s.case)] for run in (a, b))
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
     fresh_pairs, fresh = after_verdict(judged, count) if latest.names_a_change else (0, None)
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())

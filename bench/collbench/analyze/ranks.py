@@ -121,7 +121,7 @@ def _shows_last_rank(samples: Samples, clocks: Clocks) -> bool:
     if samples.aggregate is not None:
         each_rank = len(samples.aggregate.each_s) == case.world_size
         return samples.aggregate.apart and each_rank and case.groups == WORLD and not rooted
-    if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].round_by_round:
+    if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].against:
         return False
     return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None
 

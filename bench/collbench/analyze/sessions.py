@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.analyze.parts import once
+from collbench.analyze.reading import once
 from collbench.model.facts import LaunchFacts, RankFacts, Session
 from collbench.model.projection import grouped
 from collbench.model.records import NOT_AVAILABLE, Run, Samples, Timings

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from collbench.analyze.parts import once, samples_that_count
+from collbench.analyze.against import differences_of, samples_that_count, scenes_of
+from collbench.analyze.reading import once
 from collbench.analyze.sessions import Aligned, Clocks, clocks_of, is_virtual, launches_of
 from collbench.catalog import collectives
 from collbench.catalog.collectives import OPERATIONS
@@ -61,8 +62,13 @@ def summarize(run: Run) -> list[Summary]:
         choices |= launch.get("chosen", {})
     target = sampling.relative_error if sampling.iterations is None else None
     summaries = []
+    over = {case: each for shared in scenes_of(run) for case, each in differences_of(run, shared).over_references()}
     for tried, headline in _headlines(run):
-        headline |= {"chosen": _chosen(choices.get(tried.case.key, {})), "virtual": virtual}
+        headline |= {
+            "over_reference": over.get(tried.case),
+            "chosen": _chosen(choices.get(tried.case.key, {})),
+            "virtual": virtual,
+        }
         summaries.append(_complete(tried, headline, clocks, target) if tried.timed else Summary(**headline))
     return summaries
 
@@ -135,10 +141,10 @@ def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
 def one_series(case: Case) -> bool:
     """Return whether the iterations of a case are one time series, in which a second mode or a new level has a meaning.
 
-    Iterations of different rounds or groups are different operations; and cases that are compared round by round have
-    few blocks, with all other cases between two blocks.
+    Iterations of different rounds or groups are different operations; and cases that are compared with a reference
+    have few blocks, with all other cases between two blocks.
     """
-    return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
+    return collectives.cycle(case) == 1 and not OPERATIONS[case.op].against
 
 
 def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | None) -> Summary:
@@ -149,7 +155,7 @@ def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | Non
     usages = [samples.usage for samples in good if samples.usage is not None]
     near, far = outliers(series)
     fastest, skew, pure = _rank_times(timed, [clocks.aligned(samples) for samples in good])
-    if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; their waits are a part of the case
+    if OPERATIONS[case.op].against:  # ranks leave the barrier together; their waits are a part of the case
         skew = pure = None
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
@@ -164,7 +170,7 @@ def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | Non
         steady=not one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
-        asked=None if OPERATIONS[case.op].round_by_round else target,  # a fixed number of rounds
+        asked=None if OPERATIONS[case.op].against else target,  # a fixed number of rounds
         reached=float(np.mean([interval.relative_half_width for interval in within]))
         if all(interval.known for interval in within)
         else None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from collbench.catalog import splits
 from collbench.catalog.dtypes import BYTES, dtype_named
-from collbench.catalog.operation import NO_BUFFERS, SYNC, Operation
+from collbench.catalog.operation import NO_BUFFERS, SYNC, Against, Operation
 from collbench.catalog.registry import PACKAGES
 from collbench.catalog.subgroups import divide, group_size
 from collbench.model.notices import Kind
@@ -118,15 +118,29 @@ OPERATIONS: dict[str, Operation] = {
             "new_group", "nothing: a further process group is made", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi=Kind("of-torch", "it is torch's"),
         ),
-        *(operation for package in PACKAGES if package.operations for operation in package.operations.value),
+        *(package.operation.value for package in PACKAGES if package.operation),
     )
 }  # fmt: skip
 
 
 # The options of all operations: the general ones, then each operation's own.
 ALL_OPTIONS = (*OPTIONS, *(option for operation in OPERATIONS.values() for option in operation.own_options))
+# Operations whose package describes their cases in reports; the core has tables and pictures of all others.
+DESCRIBED = frozenset(package.operation.value.name for package in PACKAGES if package.operation and package.text)
 # Operations that are one call of a library: not operations of packages, and not those at the beginning of a job.
 CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.startup or operation.rank))
+
+
+def against(case: Case) -> Against | None:
+    """Return what a case is compared with; None for a reference, and for operations whose cases have none."""
+    compare = OPERATIONS[case.op].against
+    return None if compare is None else compare(case)
+
+
+def is_copy(case: Case) -> bool:
+    """Return whether a case is the second copy of another, which only shows the noise of a run."""
+    compared = against(case)
+    return compared is not None and compared.copy_of is not None
 
 
 def usual(case: Case) -> Case:

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 
 from collbench.model.deferred import Deferred
 from collbench.model.notices import Kind
-from collbench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
+from collbench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, of_operation, options_in
 
-# Unit that most operations make back to back, in one word.
-CALL = "call"
 SYNC, NO_BUFFERS = ("sync",), (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """The cases that a case is compared with, in the same rounds."""
+
+    # Its time is subtracted: a step without communication, a step on one rank, an empty call.
+    reference: Case
+    # Set for a second copy of a case, which only shows the noise of a run.
+    copy_of: Case | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +65,36 @@ class Operation:
     # General options that its cases have; None means all of them. Other options stay at their defaults; a configuration
     # that lists them is refused.
     options: tuple[str, ...] | None = None
-    # Types of the options that only its cases have, of their settings in a plan, and of their results other than times.
-    own: type[OwnOptions] = OwnOptions
-    settings: type[OwnSettings] = OwnSettings
-    detail: type[OwnDetail] = OwnDetail
-    # Unit that is made back to back, in one word.
-    unit: str = CALL
-    # True if its package reports which results it checked.
-    verifies_itself: bool = False
-    # Seconds that a case takes in a launch; None if they follow from the time of a call.
-    case_s: float | None = None
-    # True if the cases of a launch are compared with each other round by round. They are measured in one batch, in
-    # processes of their own, in a fixed number of rounds (`OwnSettings.rounds`); a launch that lacks a case measures
-    # all again. Ranks compute within a call, so that neither arrivals nor a precision within a launch have a meaning.
-    round_by_round: bool = False
+    # For cases that are compared with a reference: case → what it is compared with; None for a reference. These cases
+    # are measured in one batch, in processes of their own, in a fixed number of rounds (`OwnSettings.rounds`), and
+    # blocks that other processes disturbed are left out; a launch that lacks a case measures all again. Ranks compute
+    # within a call, so that neither arrivals nor a precision within a launch have a meaning.
+    against: Callable[[Case], Against | None] | None = None
     # Number of stamps that an iteration leaves on a rank in addition to its start and its duration.
     inner_stamps: Callable[[Case], int] = lambda case: 0
-    # Its code in ranks, a `rank.parts.RankPart`; None if the core has it.
+    # For an operation of a package: the model of its section of a configuration (`config.fields.PackageSection`); the
+    # function (config, machine) → `planning.asked.Asked`; and the function in ranks (case, settings, number of
+    # the launch, `rank.stage.RankPlace`) → a function that makes the workload of each case of the launch.
+    section: Deferred | None = None
+    cases: Deferred | None = None
     rank: Deferred | None = None
-    # Modules that ranks need for it in addition to torch, and which would take seconds to load in each of them.
-    rank_modules: tuple[str, ...] = ()
+    # Function (cases, settings) → objects of the user's code that ranks import, as "module:name".
+    imports: Deferred | None = None
+
+    @property
+    def own(self) -> type[OwnOptions]:
+        """Return the type of the options that only its cases have."""
+        return of_operation(OwnOptions, self.name)
+
+    @property
+    def settings(self) -> type[OwnSettings]:
+        """Return the type of the settings that only its cases need in a plan."""
+        return of_operation(OwnSettings, self.name)
+
+    @property
+    def detail(self) -> type[OwnDetail]:
+        """Return the type of its results other than times."""
+        return of_operation(OwnDetail, self.name)
 
     @property
     def pooled(self) -> bool:

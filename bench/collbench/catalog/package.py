@@ -1,7 +1,6 @@
-"""Define the parts that a package adds to the core: operations, a section of the configuration, and their handling.
+"""Define what a package adds to the core: verbs, lists, formats, pictures, one operation, and its reading of a run.
 
-A part is loaded when it is first used, so that no verb waits for parts that it does not need. Each has a type in the
-room that uses it; the package's module declares its part with that type, so that mypy checks both sides.
+Each part is loaded when it is first used, so that no verb waits for parts that it does not need.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from collbench.model.deferred import Deferred
 
 # Largest number of pages of one picture; readers do not look through more.
-MOST_PAGES = 4
+MOST_PAGES = 12
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class Verb:
     example: str
     # For a verb that starts jobs: (Config, its path, Machine, number of nodes) → most seconds that the job takes.
     job: Deferred | None = None
+    # For a verb that measures runs: (folder, trust, plots, quiet, coordinator) → exit code, to resume one.
+    resumes: Deferred | None = None
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
@@ -42,8 +43,6 @@ class PictureKind:
     title: str
     # "module:name" within `collbench`.
     function: str
-    # Number of pages for a run that has much to show.
-    most_pages: int = MOST_PAGES
     # True if it is an answer, which a report shows at once.
     unfolded: bool = False
 
@@ -55,48 +54,27 @@ class PictureKind:
     @property
     def pages(self) -> list[str]:
         """Return the file names of all its pages, without suffix; most runs draw only the first."""
-        return [self.name, *(f"{self.name}-{number}" for number in range(2, self.most_pages + 1))]
-
-
-@dataclass(frozen=True)
-class KeptFile:
-    """Data that a package reads from files named in a configuration, and keeps in the folder of the run."""
-
-    # File name in the folder of the run.
-    name: str
-    # Function: section of a configuration → data in its files.
-    read: Deferred
-    # Function: these data → text of the kept file.
-    to_text: Deferred
-    # Function: path of the kept file → the same data; raises ForeignError if the file is damaged.
-    load: Deferred
+        return [self.name, *(f"{self.name}-{number}" for number in range(2, MOST_PAGES + 1))]
 
 
 @dataclass(frozen=True)
 class Package:
-    """The parts that a package adds. Its operations, pictures and verbs are entries of the core's tables."""
+    """The parts that a package adds. All but `reads` and `text` are entries of tables.
+
+    Kinds of notices, and the types of its options, settings and results, register where they are declared.
+    """
 
     name: str
-    # The `catalog.operation.Operation`s that it adds, in a tuple.
-    operations: Deferred | None = None
-    # A `config.fields.PackageSection`.
-    section: Deferred | None = None
-    # Data from the files that its section names.
-    kept: KeptFile | None = None
-    # A `planning.parts.PlanningPart`, an `analyze.parts.AnalysisPart`, a `report.parts.ReportPart`.
-    planning: Deferred | None = None
-    analysis: Deferred | None = None
-    report: Deferred | None = None
-    # Its modules that declare kinds of notices, such as "planning.steps".
-    kinds: tuple[str, ...] = ()
-    # Pictures of the whole run and analysis; the core's own pictures get collectives only.
-    pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    # Additional lists for `list`: name → function that returns blocks.
+    lists: Mapping[str, Deferred] = field(default_factory=dict)
     # Format of `report --format` → function that writes it from the view of a run.
     formats: Mapping[str, Deferred] = field(default_factory=dict)
-    # Additional lists for `list`.
-    lists: Mapping[str, Deferred] = field(default_factory=dict)
-    # State of a rank's process, as JSON: before it joins the other ranks, after that, and after it has left them.
-    look: Deferred | None = None
-    # File that only its own runs have → function that resumes such a run.
-    resumes: Mapping[str, Deferred] = field(default_factory=dict)
+    # Pictures of the whole run and analysis; the core's own pictures have the cases that no package describes.
+    pictures: tuple[PictureKind, ...] = ()
+    # A `catalog.operation.Operation`. Its section of a configuration has the name of the package.
+    operation: Deferred | None = None
+    # Function: run → the package's `analyze.reading.Reading` of it.
+    reads: Deferred | None = None
+    # Function: run and analysis → the `report.text.Text` that describes what the package read.
+    text: Deferred | None = None

@@ -12,7 +12,6 @@ import typer
 from collbench.cli.app import RESULTS, Quiet, Sets, configs
 from collbench.cli.comparison import IfUndecided, conclude_sides, exit_code, share
 from collbench.cli.job import run_task
-from collbench.cli.measuring import kept_of
 from collbench.cli.sides import check_in_job, measure_sides
 from collbench.cli.terminal import say
 from collbench.cli.trust import Difference, difference
@@ -121,7 +120,7 @@ def _create(
         config = models.parse(raw, str(source), side.sets, source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
         seeded = state.seed if config.seed is None else config.seed
-        plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, kept_of(config))
+        plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded)
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here", reason)

@@ -28,6 +28,7 @@ from collbench.catalog.registry import PACKAGES
 from collbench.cli.terminal import error_text, open_streams, say
 from collbench.config import names
 from collbench.machine import environment
+from collbench.model.deferred import Deferred
 from collbench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
 
 RESULTS, PLOTS = Path("results"), Path("plots")
@@ -71,7 +72,11 @@ RunName = Annotated[
 # Verbs, in the order in which they are used.
 VERBS = {
     "run": Verb(
-        "cli.run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"
+        "cli.run:run",
+        "Measure",
+        "Measure a configuration; ends with a table, a report and plots.",
+        "run gloo",
+        resumes=Deferred("cli.run:resume_run"),
     ),
     "resume": Verb(
         "cli.run:resume",
@@ -84,6 +89,7 @@ VERBS = {
         "Measure",
         "Is B slower than A? Two configurations, environments or Pythons, in turn.",
         "ab smoke --b OMP_NUM_THREADS=2 --budget 30s",
+        resumes=Deferred("cli.run:resume_sides"),
     ),
     "report": Verb(
         "cli.look:report",

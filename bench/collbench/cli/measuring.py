@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rich.console import Console
 
-from collbench.catalog.registry import PACKAGES
 from collbench.cli.app import RESULTS
 from collbench.cli.terminal import say
 from collbench.config import documents, models, names
@@ -27,6 +26,7 @@ from collbench.model.errors import StoreError, UnmeasurableError
 from collbench.model.facts import Measurements, RankFacts, Session
 from collbench.model.records import Json, Launch, Plan, Run, Samples
 from collbench.planning import plan as planning
+from collbench.planning.asked import asked
 from collbench.report import wording
 from collbench.report.notices import sentence
 from collbench.store import folders, ledger
@@ -104,8 +104,8 @@ def start(
     config = parsed(config_source, sets)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
-    kept = kept_of(config)
-    plan = planning.expand(config, machine, seed, kept)
+    sections = asked(config, machine)
+    plan = planning.expand(config, machine, seed, sections)
     if live is not None:
         plan = planning.row_by_row(plan)
     reason = planning.unmeasurable_reason(plan)
@@ -114,19 +114,9 @@ def start(
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets}
-    path = folders.create(RESULTS, plan, config_source.raw, facts, kept, output)
+    files = {name: text for section in sections for name, text in section.files.items()}
+    path = folders.create(RESULTS, plan, config_source.raw, facts, files, output)
     return measured(path, plots, coordinator, live(folders.read(path)) if live is not None else None, quiet)
-
-
-def kept_of(config: Config) -> dict[str, Any]:
-    """Return name of a package → the data that it reads from the files that the configuration names."""
-    kept = {}
-    for package in PACKAGES:
-        if package.kept is not None and package.section is not None:
-            section = getattr(config, package.section.value.name)
-            if section is not None:
-                kept[package.name] = package.kept.read(section)
-    return kept
 
 
 def measured(

@@ -14,7 +14,7 @@ from collbench.analyze.comparability import machine_of_sessions
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.variables import allowed
 from collbench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
-from collbench.cli.measuring import kept_of, parsed, source
+from collbench.cli.measuring import parsed, source
 from collbench.cli.terminal import say, show
 from collbench.config import models as configuration
 from collbench.config import names
@@ -56,8 +56,8 @@ def plan(
     settings = parsed(config_source, sets)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    expanded = planning.expand(settings, machine, seed, kept_of(settings))
-    show(planned.plan(expanded, machine))
+    expanded = planning.expand(settings, machine, seed)
+    show(planned.plan(expanded))
     if entries := ledger.read(RESULTS):
         this_host = host.facts() | {"variables": allowed(environment.of_ranks().items())}
         here = machine_of_sessions(facts.environment_of([{"host": this_host}]), expanded.settings.sampling)
@@ -102,7 +102,7 @@ def wanted(
     if (job := VERBS[verb].job) is not None:
         seconds, largest = job(settings, config, machine, nodes), ranks
     else:
-        seconds = planning.estimate_s(planning.expand(settings, machine, 0, kept_of(settings)))
+        seconds = planning.estimate_s(planning.expand(settings, machine, 0))
         largest = max(settings.world_sizes, default=ranks)
     return JobSpec(
         name=settings.name,

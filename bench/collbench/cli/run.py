@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collbench.catalog.registry import PACKAGES
-from collbench.cli.app import RESULTS, ConfigName, Quiet, RunName, Sets
+from collbench.cli.app import RESULTS, VERBS, ConfigName, Quiet, RunName, Sets
 from collbench.cli.job import run_task
 from collbench.cli.measuring import measured, source, start
 from collbench.cli.trust import Trust, check_resumed
 from collbench.machine import host
-from collbench.model.errors import BenchError, UnmeasurableError
+from collbench.model.errors import BenchError, ConfigError, UnmeasurableError
 from collbench.planning import plan as planning
 from collbench.store import folders
 
@@ -55,28 +54,37 @@ def resume(
 
 
 def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    path = folders.find(RESULTS, name)
+    verb = VERBS.get(folders.read_manifest(path).get("verb", "run"))
+    if verb is None or verb.resumes is None:
+        raise ConfigError(f"{path}: this version of CollBench has no verb that resumes it")
+    return int(verb.resumes(path, trust, plots, quiet, coordinator))
+
+
+def resume_sides(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    """Resume a run of two sides; return the exit code."""
     from collbench.cli.comparison import conclude_sides, exit_code  # deferred import: `run` starts ranks sooner
     from collbench.cli.sides import check_in_job, measure_sides
 
-    path = folders.find(RESULTS, name)
-    for package in PACKAGES:
-        for file, resumed in package.resumes.items():
-            if (path / file).is_file():
-                return int(resumed(path, trust, plots, quiet, coordinator))
     folder = folders.RunFolder(path)
-    sides, plans = folder.sides, [*folder.plans.values()]
     if coordinator is not None:
-        check_in_job(sides)
-    check_resumed(path, plans, sides, trust)
-    if sides:
-        measure_sides(path, coordinator, quiet)
-        return exit_code(conclude_sides(path, plots, quiet))
+        check_in_job(folder.sides)
+    check_resumed(path, [*folder.plans.values()], folder.sides, trust)
+    measure_sides(path, coordinator, quiet)
+    return exit_code(conclude_sides(path, plots, quiet))
+
+
+def resume_run(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    """Resume a run; return the exit code."""
+    folder = folders.RunFolder(path)
+    (plan,) = folder.plans.values()
+    check_resumed(path, [plan], folder.sides, trust)
     if coordinator is None:
-        if reason := planning.too_large(plans[0], host.machine()):
+        if reason := planning.too_large(plan, host.machine()):
             raise UnmeasurableError(str(path), reason)
     else:
-        machine = coordinator.machine(planning.demands(plans[0]))
-        largest = max(case.world_size for case in plans[0].cases)
+        machine = coordinator.machine(planning.demands(plan))
+        largest = max(case.world_size for case in plan.cases)
         if largest > (machine.ranks or 0):
             raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
     return measured(path, plots, coordinator, quiet=quiet)

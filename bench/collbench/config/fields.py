@@ -107,25 +107,11 @@ class Strict(BaseModel):
         return section
 
 
-@dataclass(frozen=True)
-class PackageSection:
-    """A section that a package adds to a configuration."""
+class PackageSection(Strict):
+    """Base of the section that a package adds to a configuration; its key is the name of the package.
 
-    # Key of the section.
-    name: str
-    # Model of the content.
-    model: type[Strict]
-    # Description and example, for the documentation.
-    about: str
-    example: dict[str, Any]
-    # The operation that the section configures.
-    operation: str
-    # Content that the operation needs, in words; the message is "the operation X needs …".
-    needs: str
-    # Cases that the section measures, in words.
-    cases: str
-    # True if a budget divides time between these cases, too.
-    takes_budget: bool = False
+    The docstring of a subclass describes it in the documentation.
+    """
 
 
 def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
@@ -140,6 +126,13 @@ def key(about: str, *examples: object, default: Any = ..., alias: str | None = N
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a section by the keys that a file has."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def example_of(section: type[BaseModel]) -> dict[str, Any]:
+    """Return an example of a section: its required keys."""
+    return {
+        name: field.examples[0] for name, field in fields_of(section).items() if field.is_required() and field.examples
+    }
 
 
 def problem_at(path: Sequence[str | int], text: str) -> ValidationError:

@@ -18,6 +18,7 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.registry import PACKAGES
 from collbench.config import documents
+from collbench.config.documents import in_flow
 from collbench.config.fields import (
     READ,
     SECOND_IF_TEXT,
@@ -40,6 +41,7 @@ from collbench.config.fields import (
     VariableName,
     VariableValue,
     WorldSize,
+    example_of,
     key,
     problem_at,
     validate,
@@ -58,8 +60,12 @@ MAX_SIZES = 200
 EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[0, 3], [1, 2]]}"
 
 
-# Sections that packages add.
-SECTIONS: list[PackageSection] = [package.section.value for package in PACKAGES if package.section is not None]
+# Sections that packages add: key → model.
+SECTIONS: dict[str, type[PackageSection]] = {
+    package.name: package.operation.value.section.value for package in PACKAGES if package.operation is not None
+}
+# Operation → key of its section.
+SECTION_OF = {package.operation.value.name: package.name for package in PACKAGES if package.operation is not None}
 
 
 class SizeRange(Strict):
@@ -226,7 +232,10 @@ def _combinations(env: dict[str, list[str]]) -> list[Variables]:
 
 @with_options(
     OPTIONS,
-    **{section.name: (section.model | None, key(section.about, section.example, default=None)) for section in SECTIONS},
+    **{
+        name: (section | None, key(str(section.__doc__), example_of(section), default=None))
+        for name, section in SECTIONS.items()
+    },
 )
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
@@ -304,28 +313,31 @@ class Config(Strict):
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
         """Require `operations` or a section; for an operation, require its section if it has one, otherwise `sizes`."""
         operations = values.get("operations")
-        if operations is None and not any(section.name in values for section in SECTIONS):
-            sections = " or ".join(f"a section {section.name}" for section in SECTIONS)
+        if operations is None and not any(name in values for name in SECTIONS):
+            sections = " or ".join(f"a section {name}" for name in SECTIONS)
             return {"operations": f"missing; write operations: [all_reduce], or {sections}"}
         needed = {}
         names = operations if isinstance(operations, list) else [] if operations is None else [operations]
-        for section in SECTIONS:
-            if section.operation in names and section.name not in values:
-                needed[section.name] = f"missing; the operation {section.operation} needs {section.needs}"
-        if "sizes" not in values and set(map(str, names)) - {section.operation for section in SECTIONS}:
+        for operation, name in SECTION_OF.items():
+            if operation in names and name not in values:
+                needed[name] = (
+                    f"missing; the operation {operation} needs it, such as {in_flow(example_of(SECTIONS[name]))}"
+                )
+        if "sizes" not in values and set(map(str, names)) - {*SECTION_OF}:
             needed["sizes"] = "missing; write message sizes, such as {from: 4KiB, to: 64MiB}"
         return needed
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
-        for section in (section for section in SECTIONS if getattr(self, section.name) is not None):
-            if self.budget is not None and not section.takes_budget:
-                raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
-            if set(self.operations) <= {section.operation}:
-                own = OPERATIONS[section.operation]
+        for operation in (name for name, section in SECTION_OF.items() if getattr(self, section) is not None):
+            own = OPERATIONS[operation]
+            if self.budget is not None and own.against:
+                why = f"cases of {operation} take launches and rounds; a budget is for collectives"
+                raise problem_at(("budget",), why)
+            if set(self.operations) <= {operation}:
                 collective_keys = {option.key.name for option in OPTIONS if option.key and not own.has(option)}
                 for key in sorted(self.model_fields_set & (collective_keys | {"metrics", "pipeline_depth", "sizes"})):
-                    raise problem_at((key,), f"{section.cases} do not have this key, and are the only operation")
+                    raise problem_at((key,), f"cases of {operation} do not have this key, and there are no others")
         for index, fault in enumerate(self.faults):
             if self.world_sizes and fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")

@@ -150,7 +150,7 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return the modules that the fork server loads for ranks of these plans, in addition to the default modules."""
     operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
     stops = any(plan.settings.sampling.relative_error is not None for plan in plans)
-    modules = [module for name in operations for module in OPERATIONS[name].rank_modules]
+    modules = [of_package.module for name in operations if (of_package := OPERATIONS[name].rank) is not None]
     return (*modules, *(("scipy.special",) if stops else ()))
 
 

@@ -172,7 +172,7 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     first case, ranks only allocate the memory for all cases: the largest case is recorded as failed. If cases are
     compared round by round, all except the failed case remain.
     """
-    together = OPERATIONS[launch.cases[0].op].round_by_round
+    together = OPERATIONS[launch.cases[0].op].against
     unmeasured = launch.cases if together and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
     if outcome.failure is None or not unmeasured:
         return replace(launch, cases=())

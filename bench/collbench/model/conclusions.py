@@ -110,6 +110,14 @@ class Summary:
     # None if starts on different ranks cannot be compared on one clock; then `pure_s` is None, too.
     skew_s: float | None = fact("mean of last minus first arrival", "skew", Unit.SECONDS, default=None)
     pure_s: float | None = fact("mean of last end minus last arrival", "pure", Unit.SECONDS, default=None)
+    over_reference: Interval | None = fact(
+        "a call less the call of its reference in the same rounds, for operations whose cases have one",
+        "over reference",
+        Unit.SECONDS,
+        limits=("over_reference_s", "over_reference_low_s", "over_reference_high_s"),
+        optional=True,
+        default=None,
+    )
     floor_s: float | None = fact("time of the call in a group of one rank", "floor", Unit.SECONDS, default=None)
     timer_s: float | None = fact("cost of reading the clock", default=None)
     scatter: float | None = fact(

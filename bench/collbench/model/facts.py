@@ -88,7 +88,7 @@ class RankFacts(TypedDict, total=False):
     device: str
     device_name: Fact
     device_uuid: Fact
-    # Maps "before", "joined" and "left" to a mapping from the name of a package to its facts about the process.
+    # Maps "before", "joined" and "left" to the states of the process, under "joining" (`machine.own_process`).
     seen: dict[str, dict[str, dict[str, Any]]]
     nccl: str | None
     mpi: str | None
@@ -193,6 +193,8 @@ class Manifest(TypedDict, total=False):
     finished: str | None
     status: str
     measurements: Measurements
+    # The verb that made the run, and resumes it; `run` without one.
+    verb: str
     argv: list[str]
     overrides: list[str]
     collbench: str

@@ -7,17 +7,19 @@ sentence and the remedy of its kind, and programs filter by the kind.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from collbench.model.deferred import Deferred
-
 # Every kind by its name, of all modules that are loaded.
 _KINDS: dict[str, Kind] = {}
+# The declaration of a kind, in the source of a module.
+_DECLARES = re.compile(rb"\bKind\(\s*\"")
 
 
 class Kind(str):
@@ -122,19 +124,30 @@ Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, 
 
 def kinds() -> list[Kind]:
     """Return all kinds of notices, of the core and of all packages, by name."""
-    for module in Deferred("packages:KINDS").value:
-        importlib.import_module(f"collbench.{module}")
+    for module in _modules():
+        importlib.import_module(module)
     return sorted(_KINDS.values())
 
 
 def kind_named(name: str) -> Kind:
     """Return the kind of this name; raises ValueError if no module has it. Modules are loaded until one has it."""
-    modules: Iterator[str] = iter(Deferred("packages:KINDS").value)
+    modules = _modules()
     while name not in _KINDS:
         if (module := next(modules, None)) is None:
             raise ValueError(f"{name!a:.60}: CollBench has no notice of this kind")
-        importlib.import_module(f"collbench.{module}")
+        importlib.import_module(module)
     return _KINDS[name]
+
+
+def _modules() -> Iterator[str]:
+    """Yield the modules whose source declares kinds. None of them imports torch.
+
+    Planning first: ranks read its kinds with a replay, and most other modules load numpy and scipy.
+    """
+    root = Path(__file__).parents[1]
+    for file in sorted(root.rglob("*.py"), key=lambda file: ("planning" not in file.parts, file)):
+        if _DECLARES.search(file.read_bytes()):
+            yield ".".join((root.name, *file.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:

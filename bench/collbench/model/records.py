@@ -13,7 +13,7 @@ import functools
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -222,6 +222,14 @@ def option(default: Any, about: str, words: str | Callable[[Any], str] = "{}", *
     return field(default=default, metadata={"about": about, "words": words, **row})
 
 
+T = TypeVar("T")
+
+
+def of_operation(base: type[T], operation: str) -> type[T]:
+    """Return the subclass of `base` that a package declares for its operation; `base` itself for other operations."""
+    return next((kind for kind in base.__subclasses__() if vars(kind).get("operation") == operation), base)
+
+
 def _by_operation(base: type, source: Any, handler: Any) -> Any:
     """Return the pydantic schema of a type below; for the base, the schema of all its subclasses, by operation."""
     if source is not base:
@@ -247,7 +255,7 @@ class Variables:
 class OwnOptions:
     """The options that only the cases of one operation have. The package of the operation declares a subclass.
 
-    `catalog.operation.Operation.own` names that subclass. The base is for operations without such options.
+    The base is for operations without such options.
     """
 
     # Name of the operation, by which JSON distinguishes the subclasses.
@@ -257,11 +265,6 @@ class OwnOptions:
     def shared(self) -> OwnOptions:
         """Return the options that all cases of a round share. A skip with these options is a skip of all of them."""
         return self
-
-    @property
-    def is_control(self) -> bool:
-        """Return whether the case only shows the noise of a run."""
-        return False
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -276,8 +279,12 @@ class OwnSettings:
 
     # Name of the operation, by which JSON distinguishes the subclasses.
     operation: str = ""
-    # Number of rounds of a launch, for cases that are compared round by round.
+    # Number of rounds of a launch, for cases that are compared with a reference.
     rounds: int = 10
+    # For such cases: a timed block is left out if other processes use more than this share of the machine's CPU time.
+    max_foreign_cpu: float = 0.06
+    # Key of what such cases share → bytes of memory that a rank takes for all of them, where that is known.
+    scene_bytes: dict[str, int] = field(default_factory=dict)
 
     def needed_by(self, cases: Sequence[Case]) -> OwnSettings:
         """Return the settings, reduced to the parts that these cases name."""
@@ -511,9 +518,9 @@ class Settings:
     # Name of an operation → settings that only its cases need.
     own: dict[str, OwnSettings] = field(default_factory=dict)
 
-    def rounds_of(self, case: Case) -> int:
-        """Return the number of rounds of a launch, for cases that are compared round by round."""
-        return self.own.get(case.op, OwnSettings()).rounds
+    def own_of(self, case: Case) -> OwnSettings:
+        """Return the settings that only cases of this operation need."""
+        return self.own.get(case.op, OwnSettings())
 
     def needed_by(self, cases: Sequence[Case]) -> Settings:
         """Return the settings with only the parts that the cases need."""
@@ -536,6 +543,8 @@ class Plan:
     budget_s: float | None = None
     # Rate of the link, as the user states it.
     link_bytes_per_s: float | None = None
+    # What a user should know before measuring, from the sections of packages.
+    notices: tuple[Notice, ...] = ()
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -766,7 +775,10 @@ class InvariantCheck:
 
 @dataclass(frozen=True)
 class OwnDetail:
-    """Results of one launch other than times, for cases of one operation. The package declares a subclass."""
+    """Results of one launch other than times, for cases of one operation. The package declares a subclass.
+
+    The subclass has the name of its operation as the class variable `operation`.
+    """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -815,9 +827,7 @@ class Run:
     environment: list[Session]
     samples: list[Samples]
     notices: tuple[Notice, ...] = ()
-    # Maps the name of a package to the data that the package stores in the folder (`catalog.package.KeptFile`).
-    kept: dict[str, Any] = field(default_factory=dict)
-    # What `analyze.parts.once` has concluded from this run.
+    # What `analyze.reading.once` has concluded from this run.
     concluded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

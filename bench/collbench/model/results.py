@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
@@ -78,6 +78,23 @@ _OF_INTERVAL = {
     "high": "upper limit",
     "kind": "units of the interval",
 }
+
+
+class CaseRecord:
+    """Base of the record that a package adds to each of its cases: its facts are columns of CSV and fields of JSON."""
+
+    __slots__ = ()
+
+
+class RunRecord:
+    """Base of a package's conclusions from a run whose facts are entries of the JSON document."""
+
+    __slots__ = ()
+
+    @property
+    def cases(self) -> Mapping[Any, CaseRecord]:
+        """Return the record of each case that has one."""
+        return {}
 
 
 @functools.cache

@@ -97,12 +97,12 @@ def aligned(nbytes: int) -> int:
 def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False) -> list[tuple[Case, ...]]:
     """Divide the cases of a launch, in order, into batches that share rounds: as large as memory allows, or one row.
 
-    A rank allocates the pools of a whole batch. Cases compared round by round are always one batch, without pools.
+    A rank allocates the pools of a whole batch. Cases that have references are always one batch, without pools.
     small_apart: if sizes ascend, a batch ends before the first large message, so that the times of small messages are
     known before the buffers of large messages are filled.
     """
     kind, pool_bytes = cases[0], settings.pool_bytes
-    if OPERATIONS[kind.op].round_by_round:
+    if OPERATIONS[kind.op].against:
         return [tuple(cases)]
     if BACKENDS[kind.backend].device == "cuda":
         most = settings.gpu_batch_bytes // (kind.world_size if kind.oversubscribed else 1)
@@ -152,8 +152,8 @@ def bounded(plan: Plan) -> dict[int, int]:
     sampling = plan.settings.sampling
     most: dict[int, int] = {}
     for case in plan.cases:
-        fixed = OPERATIONS[case.op].round_by_round
-        wanted = plan.settings.rounds_of(case) if fixed else sampling.iterations or sampling.max_iterations
+        fixed = OPERATIONS[case.op].against
+        wanted = plan.settings.own_of(case).rounds if fixed else sampling.iterations or sampling.max_iterations
         if (kept := most_iterations(case)) < wanted:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most

@@ -8,10 +8,8 @@ affect the same sizes each time (docs/method.md).
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
@@ -34,6 +32,7 @@ from collbench.model.records import (
     Skip,
     case_order,
 )
+from collbench.planning.asked import Asked, asked
 from collbench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
 from collbench.planning.footprint import (
     FEWEST_ITERATIONS,
@@ -43,7 +42,6 @@ from collbench.planning.footprint import (
     most_iterations,
     scratch_bytes,
 )
-from collbench.planning.parts import parts
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -55,6 +53,9 @@ FIRST_START_S = 3.0
 # Cost of a case in a launch apart from warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
 # by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
 HANDLING_S, HANDLING_CALLS = 0.035, 2.5
+# Seconds to build, warm up and check a case that is compared with a reference (measured for training steps). Its calls
+# come on top, because what a rank computes within them is not known.
+PREPARED_S = 0.5
 # Time for tables, report and plots at the end: measured 3 to 5 s.
 CONCLUDE_S = 4.0
 # Share of a budget for the planned launches; the rest buys further launches of the cases with the widest intervals.
@@ -64,32 +65,30 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] = MappingProxyType({})) -> Plan:
+def expand(config: Config, machine: Machine, seed: int, of_packages: Sequence[Asked] | None = None) -> Plan:
     """Return the plan of all cases that the configuration asks for, without cases that this machine cannot measure.
 
-    kept: name of a package → data that the package has read from the files that its section names.
+    of_packages: what the sections of packages ask for, if the caller has it already.
     """
     cases: list[Case] = []
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
-    expansions = [part.expand(config, machine, kept) for part in parts()]
-    unchecked = (expansion.unchecked for expansion in expansions)
-    for case in itertools.chain(combinations(config, machine), *unchecked):
+    sections = asked(config, machine) if of_packages is None else of_packages
+    for case in itertools.chain(combinations(config, machine), *(section.cases for section in sections)):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    package_cases = [case for expansion in expansions for case in expansion.checked]
-    plan = _plan(config, machine, seed, _order([*cases, *package_cases], config.launches, seed))
+    plan = _plan(config, machine, seed, _order(cases, config.launches, seed))
     if config.budget is not None and cases:
         sampling = _within_budget(plan.settings.sampling, config.budget, config.launches, cases)
         plan = replace(plan, settings=replace(plan.settings, sampling=sampling), budget_s=config.budget)
-    skips += [skip for expansion in expansions for skip in expansion.skips]
-    plan = replace(plan, skips=tuple(skips))
-    for expansion in expansions:
-        plan = expansion.complete(plan)
-    return plan
+    skips += [skip for section in sections for skip in section.skips]
+    notices = tuple(notice for section in sections for notice in section.notices)
+    own = {section.settings.operation: section.settings for section in sections if section.settings is not None}
+    settings = replace(plan.settings, own=own).needed_by(cases)
+    return replace(plan, skips=tuple(skips), notices=notices, settings=settings)
 
 
 def row_by_row(plan: Plan) -> Plan:
@@ -171,8 +170,8 @@ def process_kind(case: Case) -> tuple[object, ...]:
     """Return the kind of a case: only cases of one kind share processes. NCCL reads its variables once per process.
 
     Threads of groups that were made and left continue for a while, which would slow other cases. Once a communicator of
-    NCCL was captured in a graph, each later call on it waits for one more event. Cases that are compared round by round
-    share processes only with the cases that they are compared with.
+    NCCL was captured in a graph, each later call on it waits for one more event. Cases that are compared with a
+    reference share processes only with the cases that they are compared with.
     """
     apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
     return (
@@ -181,7 +180,7 @@ def process_kind(case: Case) -> tuple[object, ...]:
         *apart,
         makes_groups(case),
         metric_of(case).captured,
-        case.shared if OPERATIONS[case.op].round_by_round else None,
+        case.shared if OPERATIONS[case.op].against else None,
     )
 
 
@@ -257,8 +256,8 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | Non
 def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     """Return the bytes that the ranks of a launch take together on one GPU or host, as far as they are known."""
     cases = launch.cases
-    if OPERATIONS[cases[0].op].round_by_round:
-        buffers = sum(part.launch_bytes(cases, settings) or 0 for part in parts())
+    if OPERATIONS[cases[0].op].against:
+        buffers = settings.own_of(cases[0]).scene_bytes.get(cases[0].shared.key, 0)
     else:
         together = batches(cases, settings)
         buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
@@ -284,13 +283,13 @@ def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
 def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
     """Return the launches with cases that still have to be measured, each with only these cases.
 
-    If cases are compared round by round and one case is missing, its launch repeats all cases except failed cases.
+    If cases are compared with references and one case is missing, its launch repeats all cases except failed cases.
     """
     failures = {(sample.case.key, sample.launch): sample.failure for sample in samples if sample.final}
     launches = []
     for launch in plan.order:
         cases = [case for case in launch.cases if (case.key, launch.number) not in failures]
-        if cases and OPERATIONS[cases[0].op].round_by_round:
+        if cases and OPERATIONS[cases[0].op].against:
             cases = [case for case in launch.cases if failures.get((case.key, launch.number)) is None]
         if cases:
             launches.append(replace(launch, cases=tuple(cases)))
@@ -308,8 +307,8 @@ def launch_s(launch: Launch, sampling: Sampling) -> float:
     """Estimate the seconds of a launch from the start of its ranks, as `estimate_s` does for the run."""
     seconds = BACKENDS[launch.backend].start_s + LAUNCH_WARMUP_S * bool(sampling.warmup and sampling.warmup_s)
     for case in launch.cases:
-        if (fixed_s := OPERATIONS[case.op].case_s) is not None:
-            seconds += fixed_s
+        if OPERATIONS[case.op].against:
+            seconds += PREPARED_S
             continue
         seconds += sampling.warmup_s + _handling_s(case)
         if sampling.iterations is None:

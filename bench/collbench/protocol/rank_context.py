@@ -22,6 +22,9 @@ from collbench.model.records import Json
 from collbench.protocol import messages
 from collbench.protocol.channel import Line
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 # Bytes from one semaphore to the next. A `sem_t` has at most 32; processors load cache lines of 64 bytes in pairs.
 SEMAPHORE_BYTES = 128
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -23,12 +23,11 @@ from pathlib import Path
 
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.machine import environment, host
-from collbench.model.records import Case, Job, Json, Samples
+from collbench.model.records import Job, Json, Samples
 from collbench.planning.footprint import arena_bytes, batches
 from collbench.protocol.rank_context import RankContext
 from collbench.rank import process_group, timing
 from collbench.rank.group import Group, clock_bounds
-from collbench.rank.parts import RankPart
 from collbench.rank.process import facts, joined, run_rank, wait_to_begin
 from collbench.rank.rounds import Batch, workload_of
 from collbench.rank.tensors import Arena
@@ -44,24 +43,18 @@ def main(context: RankContext, job: bytes) -> None:
 
 
 def _work(context: RankContext, job: Job) -> Json:
-    kind = job.launch.cases[0]
-    part = _part(kind)
+    if (of_package := OPERATIONS[job.launch.cases[0].op].rank) is not None:
+        _ = of_package.value  # before the ranks join: `ready` names the modules in which it waits
     with entered(context, job) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, _log_of(context))
             return {}
         at_start = clock_bounds(group)
-        wait_to_begin(context, group, lambda: facts(group, job.launch.backend), part.waits_in if part else ())
+        wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
         _measure(context, job, group)
         at_end = clock_bounds(group)
     return {"clocks": [at_start, at_end] if at_start and at_end else None}
-
-
-def _part(kind: Case) -> RankPart | None:
-    """Return the part in ranks of a case's package; None for a case of the core."""
-    deferred = OPERATIONS[kind.op].rank
-    return None if deferred is None else deferred.value
 
 
 @contextmanager
@@ -72,8 +65,6 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
     starts from here on inherit the scheduling.
     """
     kind = job.launch.cases[0]
-    if (part := _part(kind)) is not None:
-        part.prepare(kind, context.rank)
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings.pairs)

@@ -36,6 +36,9 @@ from collbench.rank.collectives import BuildCall, Call, CallArguments, LibraryCa
 from collbench.rank.device import Host
 from collbench.rank.group import Group, T, pickled, unpickled
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 NUMBERS = {f"int{width}": f"INT{width}_T" for width in (8, 16, 32, 64)} | {
     "float32": "FLOAT",

@@ -13,23 +13,20 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 
 import torch
 
 from collbench.catalog.backends import BACKENDS
-from collbench.catalog.registry import PACKAGES
-from collbench.machine import environment, host, processes
+from collbench.machine import environment, host, own_process, processes
 from collbench.model.records import Json
-from collbench.protocol import rank_context
 from collbench.protocol.rank_context import RankContext
-from collbench.rank import mpi, process_group, server, timing
+from collbench.rank import mpi, process_group, server
 from collbench.rank.group import Group
 
 # Any number except 0: ending with status 0 before the work is done is a different kind of failure.
 STATUS_AFTER_ERROR = 70
-# Observations of packages in this process before it joined the other ranks.
+# State of this process before it joined the other ranks.
 _SEEN: Json = {}
 # Library that a backend belongs to → the function with which a rank joins the other ranks.
 JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
@@ -57,8 +54,8 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
 
 
 def looked() -> Json:
-    """Return name of a package → the package's observations in this process now."""
-    return {package.name: package.look.value() for package in PACKAGES if package.look is not None}
+    """Return the state of this process now, which `analyze.joining` compares before, during and after a group."""
+    return {"joining": own_process.look()}
 
 
 def joined(
@@ -88,16 +85,14 @@ def facts(group: Group, backend: str) -> Json:
     return facts | ({"mpi": mpi.version()} if BACKENDS[backend].library == "mpi4py" else {})
 
 
-def wait_to_begin(
-    context: RankContext, group: Group, facts: Callable[[], Json], waits_in: Sequence[ModuleType] = ()
-) -> None:
+def wait_to_begin(context: RankContext, group: Group, facts: Callable[[], Json]) -> None:
     """Report to the parent that this rank can communicate, with its facts; then wait for the parent's `go`.
 
-    waits_in: modules, in addition to torch's, in which this rank waits for other ranks. If a rank hangs in any other
-    module, it is taken to be the rank that blocks the others.
+    A module in which a rank waits for other ranks states WAITS_FOR_RANKS. If a rank hangs in any other module, except
+    torch's, it is taken to be the rank that blocks the others.
     """
     group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
-    files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
+    files = [str(module.__file__) for module in [*sys.modules.values()] if getattr(module, "WAITS_FOR_RANKS", False)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
 

@@ -43,8 +43,8 @@ from collbench.rank import timing
 from collbench.rank.barrier import BarrierOperation, FirstCall, Joining, NewGroup
 from collbench.rank.collectives import COLLECTIVES, rest
 from collbench.rank.group import Group
-from collbench.rank.parts import RankPart, RankPlace, Stage
 from collbench.rank.sampling import Sampler
+from collbench.rank.stage import RankPlace, Workloads
 from collbench.rank.tensors import Arena, TensorOperation
 from collbench.rank.timing import RankTimings
 from collbench.rank.workload import BlockUse, Flushed, Workload, plant
@@ -67,16 +67,16 @@ def workload_of(
     arena: Arena,
     settings: Settings,
     tick: Callable[[], None] = rest,
-    stage: Stage | None = None,
+    workloads: Workloads | None = None,
 ) -> Workload:
     """Return the workload of a case, ready to be called.
 
-    tick: called repeatedly while buffers are filled and checked. stage: the stage of a package's operation.
+    tick: called repeatedly while buffers are filled and checked. workloads: those of a package's operation.
     """
     workload: Workload
     seed = settings.seed
-    if stage is not None:
-        workload = stage.workload(case)
+    if workloads is not None:
+        workload = workloads(case)
     elif case.op in COLLECTIVES:
         workload = tensors = TensorOperation(case, group, arena, settings.pool_bytes, seed, tick)
         if makes_groups(case):
@@ -101,14 +101,13 @@ class Batch:
         self._meter = _Meter()
         arena.clear()
         self._cases: list[_MeasuredCase] = []
-        stages: dict[str, Stage] = {}
+        of_packages: dict[str, Workloads] = {}
         for position, case in enumerate(cases, first):
             context.enters(position)
-            if (deferred := OPERATIONS[case.op].rank) is not None and case.op not in stages:
-                part: RankPart = deferred.value
+            if (deferred := OPERATIONS[case.op].rank) is not None and case.op not in of_packages:
                 place = RankPlace(group, arena, context.stack_file.parent, context.tick)
-                stages[case.op] = part.stage(case, job.settings, job.launch.number, place)
-            measured = _MeasuredCase(case, position, group, arena, job, context, stages.get(case.op))
+                of_packages[case.op] = deferred(case, job.settings, job.launch.number, place)
+            measured = _MeasuredCase(case, position, group, arena, job, context, of_packages.get(case.op))
             measured.spent = self._meter.spent(measured.spent)
             self._cases.append(measured)
 
@@ -145,7 +144,7 @@ class Batch:
     def _round(self, number: int, unfinished: list[_MeasuredCase]) -> None:
         order = list(unfinished)
         random.Random(f"{self._job.settings.seed}/{self._job.launch.number}/{number}").shuffle(order)
-        if OPERATIONS[order[0].case.op].round_by_round:
+        if OPERATIONS[order[0].case.op].against:
             gc.collect()  # such calls leave reference cycles, which would keep large tensors
         own: dict[int, RankTimings] = {}
         for measured in order:
@@ -195,7 +194,14 @@ class _MeasuredCase:
     """One case of a batch on this rank: its workload, the state of its measurement, and its costs."""
 
     def __init__(
-        self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext, stage: Stage | None
+        self,
+        case: Case,
+        position: int,
+        group: Group,
+        arena: Arena,
+        job: Job,
+        context: RankContext,
+        workloads: Workloads | None,
     ) -> None:
         """Build the workload and make its first calls."""
         self.case, self.position = case, position
@@ -204,8 +210,9 @@ class _MeasuredCase:
         self.spent: Json = {}
         self.failure: Failure | None = None
         self._detail: OwnDetail | None = None
+        self._compared = OPERATIONS[case.op].against is not None
         # The workload without planted faults, for everything except calls.
-        self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
+        self._inner = workload_of(case, group, arena, job.settings, context.tick, workloads)
         self.work, barrier = plant(job.settings.faults, case, job.launch.number, group.rank, self._inner, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
         self._problem: str | None = None
@@ -232,12 +239,12 @@ class _MeasuredCase:
     def start(self, first_s: float, warm_s: float) -> None:
         """Set the first block. first_s: time of one call on the slowest rank. warm_s: least time of the warm-up."""
         sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
-        if operation.once or operation.round_by_round:
-            rounds = 1 if operation.once else self._job.settings.rounds_of(self.case)
+        if operation.once or operation.against:
+            rounds = 1 if operation.once else self._job.settings.own_of(self.case).rounds
             sampling = replace(sampling, iterations=rounds, warmup=0)
-        most = most_iterations(self.case)
+        most, fixed = most_iterations(self.case), operation.against is not None
         in_turns = self._job.turns
-        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.round_by_round, in_turns, warm_s)
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, fixed, in_turns, warm_s)
 
     @property
     def unfinished(self) -> bool:
@@ -249,10 +256,11 @@ class _MeasuredCase:
         if OPERATIONS[self.case.op].once:
             start_ns, duration_ns = self._group.joined_ns
             return {"start_ns": [start_ns], "duration_ns": [duration_ns], "elapsed_ns": duration_ns}
-        self._inner.block_begins()
+        before = _cpu_s() if self._compared else None
         timings = self._timer.measure(self.sampler.block.total)
-        if (use := self._inner.block_ends()) is not None:
-            timings["use"] = use
+        if before is not None:
+            self._group.barrier()  # the block ends when all ranks have ended it
+            timings["use"] = _block_use(before, _cpu_s())
         if (stamps := self._inner.stamps()) is not None:
             # On a GPU, host times were measured first, in as many further iterations, whose stamps are dropped.
             timings["inner"] = stamps[-self.sampler.block.total :]
@@ -331,6 +339,18 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         },
         foreign_cpu=(_foreign_cpu(uses, wall_s),) if uses else (),
     )
+
+
+def _cpu_s() -> tuple[float | None, float]:
+    """Return the CPU seconds of the host, None if the kernel does not report them, and of this process."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
+
+
+def _block_use(before: tuple[float | None, float], after: tuple[float | None, float]) -> BlockUse:
+    """Return the use of the CPU between two readings."""
+    busy_s = None if before[0] is None or after[0] is None else after[0] - before[0]
+    return BlockUse(host=host.hostname(), cores=os.cpu_count() or 1, busy_s=busy_s, own_s=after[1] - before[1])
 
 
 def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float | None:

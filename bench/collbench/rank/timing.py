@@ -36,6 +36,9 @@ from collbench.rank.collectives import Call
 from collbench.rank.device import Action, Device, Event, Graph
 from collbench.rank.workload import BlockUse, Stamps, Workload
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 # The stream is occupied for SPARE times the recent enqueueing time (the median of RECENT iterations), between
 # LEAST_BACKLOG_NS and MOST_BACKLOG_NS. If that was too short, a boost doubles it, up to MOST_BOOST; it decays by FADE.
 LEAST_BACKLOG_NS, SPARE, RECENT, MOST_BACKLOG_NS, FADE, MOST_BOOST = 200_000, 2, 9, 20_000_000, 0.9, 64

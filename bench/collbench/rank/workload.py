@@ -1,6 +1,6 @@
 """Define the interface of a workload: an operation that can be called repeatedly and whose results can be checked.
 
-`tensors` has the operations on buffers, `barrier` the operations without, and packages have their own (`rank.parts`);
+`tensors` has the operations on buffers, `barrier` the operations without, and packages have their own (`rank.stage`);
 `rounds` builds the workload of a case. This module also has wrappers for any workload: one flushes the caches before
 each call, others plant faults on purpose, to prove that the suite detects them. Without a fault for this rank and case
 there is no wrapper, so that a run without faults has no extra cost.
@@ -71,13 +71,6 @@ class Workload(ABC):
 
     def single_rank_call(self) -> Call | None:
         """Return the same call in a group of this rank alone, to time its dispatch; None if that has no meaning."""
-        return None
-
-    def block_begins(self) -> None:  # noqa: B027 - nothing to do
-        """Prepare for a block of iterations; called before each block."""
-
-    def block_ends(self) -> BlockUse | None:
-        """Return the block's use of the CPU, if other processes' use is monitored; called after each block."""
         return None
 
     def stamps(self) -> list[Stamps] | None:

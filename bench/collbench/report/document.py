@@ -2,7 +2,7 @@
 
 In: the `View` of a run, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
 same document with the pictures inside, so that one file can be mailed. Packages describe their own measurements
-(`parts.Description`). An imported run is described as far as its files allow. The only statistic that is computed here
+(`text.Text`). An imported run is described as far as its files allow. The only statistic that is computed here
 is the median width of the intervals.
 """
 
@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
+from collbench.analyze.against import differences_of, scenes_of
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
@@ -63,13 +64,12 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
 
     folder: the path from the report to the pictures.
     """
-    run, case_tables, descriptions = view.run, view.tables, view.descriptions
+    run, case_tables = view.run, view.tables
     images = {name: blocks.Picture(title, f"{folder}/{name}.png") for title, name in pictures}
     first = [name for name in images if name == pictures[0][1] or name.startswith(UNFOLDED)]
-    package_blocks = [block for description in descriptions for block in description.body]
+    package_blocks = [block for text in view.texts.values() for block in text.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
-    pages = "".join(f", {description.page}" for description in descriptions if description.leads)
-    folded = [block for description in descriptions for block in description.folded]
+    pages = "".join(f"; {name}: {page_of(name)}" for name, text in view.texts.items() if text.body)
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
@@ -85,7 +85,6 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         *fold("Everything about each case", _details(case_tables)),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
-        *(block for title, inner in folded for block in fold(title, inner)),
         *fold("Left out", _left_out(run)),
         *fold("Method: cases, machine and settings", [*items(_circumstances(view)), *method(view)]),
         f"Words: {page_of('reading')} (at the end of report.html). Method: {page_of('method')}{pages}.",
@@ -144,16 +143,16 @@ def _left_out(run: Run) -> Blocks:
 def terminal(view: View) -> tuple[Blocks, Blocks]:
     """Return the blocks that `run` and `report` print: first the tables, then caveats and the answer.
 
-    The answer comes first if a package's description `leads`: its tables explain the answer and exceed a screen.
+    The answer comes first if a package has sections: its tables explain the answer and exceed a screen.
     """
     reply = answer_blocks(view, listed=False) or [_no_answer(view.run)] * bool(view.run.samples)
     more = len(view.caveats) - MOST_CAVEATS
     lines = [f"note: {text}" for text in view.caveats[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     notes: Blocks = ["\n".join(lines)] if lines else []
-    first = any(description.leads for description in view.descriptions)
+    first = any(text.body for text in view.texts.values())
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then the tables of packages.
-    package_blocks = [block for description in view.descriptions for block in description.brief]
+    package_blocks = [block for text in view.texts.values() for block in text.brief]
     call_tables = tables.terminal_tables(view.tables) if view.calls or not view.run.samples else []
     return [*above, *call_tables, *package_blocks], below
 
@@ -201,7 +200,7 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
     """Return three parts: the text before the numbers, the numbers of collectives, and all other sentences."""
     analysis, calls = view.analysis, _call_lines(view)
-    lines = [text for description in view.descriptions for text in description.answer]
+    lines = [line for text in view.texts.values() for line in text.answer]
     stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
@@ -239,7 +238,8 @@ def _stopped(view: View) -> list[str]:
 def _trust(view: View) -> str:
     """Return a sentence on typical and worst precision, on verification, and on the number of caveats."""
     phrases = []
-    meaning, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
+    alone = [s for s in view.analysis.summaries if s.time_s is not None and not OPERATIONS[s.case.op].against]
+    meaning, widths = tables.widths({s.case: s.time_s for s in alone if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
         where = tables.place(worst, tables.column_headers(widths))
@@ -247,10 +247,13 @@ def _trust(view: View) -> str:
         phrases.append(f"typical {meaning} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
         phrases.append(f"{meaning} within this run ±{format_share(next(iter(widths.values())))}")
-    elif any(s.time_s is not None for s in view.calls):
+    elif alone:
         only = "there is only one launch" if view.run.plan.launches == 1 else "each case has only one good launch"
         phrases.append(f"there is no interval, because {only}")
-    phrases += [text for description in view.descriptions for text in description.precision]
+    differences = [differences_of(view.run, shared) for shared in scenes_of(view.run)]
+    if any(each.copies for each in differences):
+        most = format_seconds(max(each.noise_s for each in differences))
+        phrases.append(f"two copies of one case differ by up to {most} per call")
     count = len(view.caveats)
     phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
     return f"**Trust**: {'; '.join(phrases)}."
@@ -290,15 +293,16 @@ def _verified(view: View) -> str:
         return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
-    of_packages = [description.verified for description in view.descriptions if description.verified]
-    calls = any(not OPERATIONS[samples.case.op].verifies_itself for samples in run.samples)
+    with_invariants = first_few(sorted({samples.case.op for samples in run.samples if samples.checks}))
+    calls = any(not samples.checks for samples in run.samples)
     apart = any(checked_apart(samples.case) for samples in run.samples)
     failed = any(samples.failure is not None for samples in run.samples)
     every = "every result that is shown was verified" if failed else "every result was verified"
     if all(samples.failure is not None for samples in run.samples):
         return "there is no result to verify"
     how = "results of separate calls were verified, before and after timing" if apart else every
-    return "; ".join([*([how] if calls or not of_packages else []), *of_packages])
+    invariants = known(("the invariants of every {} were checked before it was timed", with_invariants or None))
+    return "; ".join([*[how] * (calls or not invariants), *invariants])
 
 
 # ── cases, machine and method ────────────────────────────────────────────────────────────────────
@@ -330,7 +334,6 @@ def _circumstances(view: View) -> list[str]:
     if cases:
         counts = f"{counted(len(cases), 'case')} × {counted(run.plan.launches, 'launch')}"
         lines.append(f"**What**: {labels.span(cases)}; {counts}")
-    lines += [text for description in view.descriptions for text in description.circumstances]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
@@ -397,11 +400,26 @@ def duration(manifest: Manifest) -> str:
 
 
 def method(view: View) -> Blocks:
-    """Describe how the numbers were measured: a line on calls, and a line per package that has its own method."""
-    package_methods = [description.method for description in view.descriptions if description.method]
-    summaries = view.calls or ([] if package_methods else view.analysis.summaries)
-    calls = [method_of_calls(view.run, summaries)] if summaries else []
-    return [*calls, *package_methods] or ["How measured: nothing was measured."]
+    """Describe how the numbers were measured: a line on cases by themselves, and a line on those with references."""
+    compared = [s for s in view.analysis.summaries if OPERATIONS[s.case.op].against]
+    alone = view.calls or [s for s in view.analysis.summaries if not OPERATIONS[s.case.op].against]
+    lines = [*([method_of_calls(view.run, alone)] if alone else []), *_methods_of_compared(view.run, compared)]
+    return [*lines] or ["How measured: nothing was measured."]
+
+
+def _methods_of_compared(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    """Return a line per operation on how cases with references were measured."""
+    settings, lines = run.plan.settings, []
+    for op, members in grouped(summaries, lambda summary: summary.case.op).items():
+        own = settings.own_of(members[0].case)
+        lines.append(
+            f"How measured, {op}: {_range([s.case.depth for s in members])} back to back between two barriers, slowest "
+            f"rank · every case in each of {own.rounds} rounds, each round in another random order, seed "
+            f"{settings.seed} · {counted(run.plan.launches, 'launch')} of fresh processes · blocks in which other "
+            f"processes used more than {format_share(own.max_foreign_cpu)} of the machine's CPU time are left out · ± "
+            "is the standard deviation over rounds"
+        )
+    return lines
 
 
 def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS, place_named
-from collbench.catalog.operation import CALL
 from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Interval
 from collbench.model.projection import KINDS
@@ -218,8 +217,8 @@ def in_words(parts: Parts) -> list[str]:
 
 def metric_name(case: Case) -> str:
     """Return the name of a case's metric, such as `isolated`, or `pipelined (20 back to back)`."""
-    if (unit := OPERATIONS[case.op].unit) != CALL:
-        return f"{case.depth} {unit}s back to back" if case.depth > 1 else f"single {unit}s"
+    if OPERATIONS[case.op].against:  # timed from the beginning to the end of all, whatever its metric
+        return f"{case.depth} back to back" if case.depth > 1 else "one by one"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 

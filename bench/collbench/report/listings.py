@@ -21,12 +21,11 @@ from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.pages import page
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Json
-from collbench.model.units import counted, format_bytes, format_rate
+from collbench.model.units import counted, format_bytes, format_rate, format_seconds
 from collbench.report import wording
 from collbench.report.blocks import Blocks, Column, keyed, left, table
 from collbench.report.labels import NOTHING, ranks_text
 from collbench.report.notices import sentence
-from collbench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
@@ -48,9 +47,12 @@ def runs(entries: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     """Return the number of measured cases in a summary, and the best result."""
     measured = [row for row in rows if row.get("time_s")]
-    for part in parts():
-        if (best_of_part := part.best(measured)) is not None:
-            return str(len(measured)), best_of_part
+    # The records of a package may rank their cases: "place" is 1 for the best, and "label" names a case.
+    if placed := [row for row in measured if row.get("place")]:
+        best = min(placed, key=lambda row: float(row["time_s"]))
+        named = [option.name for option in OPERATIONS[best["op"]].own_options if option.first and option.default == ""]
+        parts = [best["label"], *map(best.get, named), best["backend"], ranks_text(int(best["world_size"]))]
+        return str(len(measured)), f"{format_seconds(float(best['time_s']))}: {', '.join(map(str, parts))}"
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING

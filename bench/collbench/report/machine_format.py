@@ -16,12 +16,12 @@ from collbench.model.comparisons import ChangeVerdict, Comparison, Trend
 from collbench.model.conclusions import Diagnosis, Finding
 from collbench.model.notices import Notice
 from collbench.model.records import OPTIONS, Json, Skip
-from collbench.model.results import columns, fact
+from collbench.model.results import CaseRecord, RunRecord, columns, fact
 from collbench.model.visible import visible
 from collbench.report import notices, openmetrics
 from collbench.report.labels import on_both_sides
-from collbench.report.parts import package_results
 from collbench.report.rows import CaseRow, case_columns, cells, json_schema, model, row
+from collbench.report.text import case_records, record_types, run_records
 from collbench.report.view import View
 
 # First characters of a formula in spreadsheets.
@@ -73,7 +73,7 @@ def to_json(view: View) -> str:
         findings=[*analysis.diagnosis.findings, *analysis.inconsistencies],
         notices=analysis.notices,
     )
-    added = (row(package.of_run(analysis)) for package in package_results())
+    added = map(row, run_records(analysis))
     return json_text({**row(document), **{name: value for entries in added for name, value in entries.items()}})
 
 
@@ -84,7 +84,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
 
 def run_schema() -> Json:
     """Return the JSON Schema of `to_json`."""
-    added = (column for package in package_results() for column in columns(package.run))
+    added = (column for kind in record_types(RunRecord) for column in columns(kind))
     return json_schema(model(RunDocument, tuple(added)))
 
 
@@ -95,7 +95,7 @@ def json_text(document: Json) -> str:
 
 def case_rows(view: View) -> list[CaseRow]:
     """Return the cases, with the records that their packages add."""
-    records = {case: record for package in package_results() for case, record in package.cases(view.analysis).items()}
+    records = case_records(view.analysis)
     return [CaseRow(summary, records.get(summary.case)) for summary in view.analysis.summaries]
 
 
@@ -111,7 +111,7 @@ def to_csv(view: View) -> str:
     used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
     left_out = {option.name for option in ALL_OPTIONS} - used if operations else set[str]()
     kinds = {type(entry.of_package) for entry in cases if entry.of_package is not None}
-    added = [package.case for package in package_results() if not cases or package.case in kinds]
+    added = [kind for kind in record_types(CaseRecord) if not cases or kind in kinds]
     at_end = ("failures", "notices", "warnings")
     every = [*case_columns(), *(column for kind in added for column in columns(kind))]
     names = [

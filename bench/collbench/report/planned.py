@@ -6,20 +6,20 @@ In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from collbench.catalog.collectives import OPERATIONS
 from collbench.model.projection import KINDS, grouped
-from collbench.model.records import Case, Machine, Plan
+from collbench.model.records import Case, Plan
 from collbench.model.units import first_few, format_rounded_bytes, format_seconds, format_share
 from collbench.planning.footprint import bounded, buffer_bytes
 from collbench.planning.plan import estimate_s
 from collbench.report import labels, tables
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.labels import NOTHING, counted, known, variety
-from collbench.report.notices import sentence
-from collbench.report.parts import parts
+from collbench.report.notices import sentence, sentences
 from collbench.report.view import is_call
 
 
-def plan(plan: Plan, machine: Machine) -> Blocks:
+def plan(plan: Plan) -> Blocks:
     """Describe what a run would do: cases, memory, skips, and the estimated time."""
     s = plan.settings.sampling
     limits = known(
@@ -29,28 +29,37 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     )
     count = f"{s.iterations} iterations each" if s.iterations else " or ".join(limits)
     calls = [case for case in plan.cases if is_call(case)]
-    package_texts = [part.planned(plan, machine) for part in parts()]
-    scenes = [block for text in package_texts for block in text.scenes]
+    compared = [case for case in plan.cases if OPERATIONS[case.op].against]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]
-    blocks = [*_plan_table(plan, calls), *scenes]
-    if not scenes and (others := [labels.label(case) for case in plan.cases if not is_call(case)]):
+    blocks = [*_plan_table(plan, calls), *_scenes(plan, compared)]
+    if others := [labels.label(case) for case in plan.cases if not is_call(case) and case not in compared]:
         blocks.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
-    how = [total, *([count] if calls or not scenes else []), *(words for text in package_texts for words in text.how)]
+    rounds = sorted({(plan.settings.own_of(case).rounds, case.depth) for case in compared})
+    how = [total, *[count] * (len(compared) < len(plan.cases)), *(f"{n} rounds of {depth} each" for n, depth in rounds)]
     bound = "about" if s.iterations or not calls else "up to"
     lines = [", ".join(how)]
-    beyond = "".join(f", and {text.untimed} on top" for text in package_texts if text.untimed)
+    beyond = ", and the calls on top" if compared else ""
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
-    lines += [
-        f"note: {note}" for note in [*tables.rounding(calls), *(note for text in package_texts for note in text.notes)]
-    ]
+    lines += [f"note: {note}" for note in [*tables.rounding(calls), *sentences(plan.notices)]]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     faults = [f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults]
     return [*blocks, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
+
+
+def _scenes(plan: Plan, compared: Sequence[Case]) -> Blocks:
+    """Describe the cases that share rounds, one text for each scene: what they share, memory, and their names."""
+    texts: Blocks = []
+    for shared, cases in grouped(compared, lambda case: case.shared).items():
+        needed = plan.settings.own_of(shared).scene_bytes.get(shared.key)
+        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory per rank"
+        names = [", ".join(labels.in_words(parts)) for parts in labels.describe(cases)[1]]
+        texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{memory}\n  {first_few(names, len(names))}")
+    return texts
 
 
 def _skipped(plan: Plan) -> Blocks:

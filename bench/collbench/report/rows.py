@@ -17,10 +17,10 @@ from collbench.model.comparisons import Change, Unpaired
 from collbench.model.conclusions import Summary
 from collbench.model.notices import Kind, Notice, kinds
 from collbench.model.records import Case, Failure, Json, Option
-from collbench.model.results import Declaration, Quantity, columns, fact
+from collbench.model.results import CaseRecord, Declaration, Quantity, columns, fact
 from collbench.report import notices, wording
 from collbench.report.labels import on_both_sides
-from collbench.report.parts import package_results
+from collbench.report.text import record_types
 
 # The fields of a case, in front of its options; in JSON, an operation has another name.
 _CASE = {
@@ -168,7 +168,7 @@ def json_schema(*models: Any) -> Json:
 def _written(kind: Any) -> Any:
     """Return the type that `plain` makes of values of a type."""
     if kind is CaseRow:
-        records = (*map(attrgetter("case"), package_results()), None)
+        records = (*record_types(CaseRecord), None)
         return Union[tuple(model(record, case_columns()) for record in records)]  # noqa: UP007
     if isinstance(kind, type) and issubclass(kind, Kind):
         from pydantic import WithJsonSchema

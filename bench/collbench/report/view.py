@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.collectives import DESCRIBED
+from collbench.catalog.registry import PACKAGES
 from collbench.model.conclusions import Analysis, Summary
 from collbench.model.errors import ConfigError
 from collbench.model.notices import INCOMPLETE
 from collbench.model.records import Case, Run
 from collbench.report.notices import sentences
-from collbench.report.parts import Description, parts
 from collbench.report.tables import CaseTable, case_tables
+from collbench.report.text import Text
 
 
 def is_call(case: Case) -> bool:
-    """Return whether a case is a collective, not an operation of a package."""
-    return OPERATIONS[case.op].rank is None
+    """Return whether the core describes a case in its tables and pictures, because no package does."""
+    return case.op not in DESCRIBED
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,15 @@ class View:
         return case_tables([summary for summary in self.calls if summary.time_s is not None])
 
     @cached_property
-    def descriptions(self) -> list[Description]:
-        """The packages' descriptions of the run, in the order of the table of packages."""
-        return [part.describe(self.run, self.analysis) for part in parts()]
+    def texts(self) -> dict[str, Text]:
+        """What each package says of the run, in the order of the table of packages."""
+        texts = ((package.name, package.text) for package in PACKAGES)
+        return {name: text(self.run, self.analysis) for name, text in texts if text is not None}
 
     @cached_property
     def caveats(self) -> list[str]:
-        """Sentences with caveats: of packages, then of the run, the gravest first; without missing measurements."""
-        rest = (notice for notice in self.analysis.notices if notice.kind is not INCOMPLETE)
-        return [*(text for description in self.descriptions for text in description.caveats), *sentences(rest)]
+        """Sentences with caveats, the gravest first; without missing measurements."""
+        return sentences(notice for notice in self.analysis.notices if notice.kind is not INCOMPLETE)
 
     @property
     def virtual(self) -> bool:

@@ -21,8 +21,8 @@ from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from collbench.catalog.metrics import METRICS
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Job, Json, Plan, Samples, Side, Timings
-from collbench.planning.parts import parts
 
 T = TypeVar("T")
 # Positions in a list: Python would count a negative one from the end.
@@ -143,8 +143,9 @@ def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
 
 def imports_of(job: Job | Plan) -> list[str]:
     """Return the user's objects that ranks of a job, or of a plan, import, as "module:name"."""
-    cases = job.launch.cases if isinstance(job, Job) else job.cases
-    return sorted(set().union(*(part.imports(cases, job.settings) for part in parts())))
+    by_operation = grouped(job.launch.cases if isinstance(job, Job) else job.cases, lambda case: case.op)
+    functions = ((OPERATIONS[op].imports, cases) for op, cases in by_operation.items())
+    return sorted({name for named, cases in functions if named is not None for name in named(cases, job.settings)})
 
 
 class SampleLine:

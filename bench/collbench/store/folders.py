@@ -29,8 +29,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from collbench import __version__
-from collbench.catalog.registry import PACKAGES
-from collbench.model.errors import ForeignError, StoreError, damaged_json, reason_of
+from collbench.model.errors import StoreError, damaged_json, reason_of
 from collbench.model.facts import Session
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import AbState, Json, Plan, Run, Samples, Side
@@ -57,14 +56,14 @@ def create(
     plan: Plan,
     config: bytes,
     facts: Json,
-    kept: Mapping[str, object] = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
     output: Path | None = None,
 ) -> Path:
     """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
     output: must not exist, or be an empty folder; the manifest then names it, too. facts: content of the manifest in
-    addition to schema, name, version, times and status, such as the command line. kept: name of a package → its data
-    for the folder.
+    addition to schema, name, version, times and status, such as the command line. files: name → text of
+    further files of the folder.
     """
     from collbench.store import encoding  # here: it loads pydantic, which `list` does not need
 
@@ -79,9 +78,8 @@ def create(
     (path / LOG).touch()
     write(path / CONFIG, config)
     write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
-    for package in PACKAGES:
-        if package.kept is not None and package.name in kept:
-            write(path / package.kept.name, package.kept.to_text(kept[package.name]))
+    for name, text in files.items():
+        write(path / name, text)
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
     manifest = {"schema": SCHEMA, "name": plan.name, "collbench": __version__, **facts}
@@ -108,7 +106,7 @@ def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, byt
     """Make the folder of a run of two sides, as `create` does for other runs."""
     from collbench.store import encoding  # as above
 
-    path = create(root, plans[0], configs[0], facts)
+    path = create(root, plans[0], configs[0], {"verb": "ab", **facts})
     write(path / CONFIG_B, configs[1])
     write(path / PLAN_B, _json_text(encoding.plan_to_json(plans[1])))
     for side in SIDES:
@@ -350,20 +348,13 @@ class RunFolder:
         if strange := sum(entry.case.key not in planned for entry in samples):
             samples = [entry for entry in samples if entry.case.key in planned]
             notices.append(UNPLANNED(measurements=strange))
-        kept = {}
-        for package in PACKAGES:
-            if package.kept is not None and not side and (self.path / package.kept.name).is_file():
-                try:
-                    kept[package.name] = package.kept.load(self.path / package.kept.name)
-                except ForeignError as error:
-                    raise StoreError(str(error)) from None
         if side:
             environment = [session for session in environment if session.get("side") == side]
             # The launches that were made: `ab` plans more than it needs.
             launches = max((entry.launch for entry in samples), default=0)
             order = tuple(launch for launch in plan.order if launch.number <= launches)
             plan = dataclasses.replace(plan, order=order, launches=launches)
-        return Run(self.path / side, manifest, plan, environment, samples, tuple(notices), kept)
+        return Run(self.path / side, manifest, plan, environment, samples, tuple(notices))
 
 
 def read(path: Path) -> Run:

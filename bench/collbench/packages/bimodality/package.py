@@ -5,6 +5,6 @@ from collbench.model.deferred import Deferred
 
 BIMODALITY = Package(
     "bimodality",
-    analysis=Deferred("packages.bimodality.analyze.launches:ANALYSIS"),
-    report=Deferred("packages.bimodality.report:REPORT"),
+    reads=Deferred("packages.bimodality.analyze.launches:read"),
+    text=Deferred("packages.bimodality.report:describe"),
 )

@@ -5,10 +5,11 @@ In: conclusions. Out: sentences. Computes only shares and layout.
 
 from collbench.model.conclusions import Analysis
 from collbench.model.pages import page
+from collbench.model.records import Run
 from collbench.model.units import counted, format_bytes, format_seconds, format_share
 from collbench.packages.bimodality.conclusions import Companion, GlooStalls, LaunchFact, LaunchModes, modes_of
 from collbench.report.labels import between, enumerated, label
-from collbench.report.parts import Description, ReportPart
+from collbench.report.text import Text
 
 # Cause and remedy of gloo's stalls.
 STUDY = f"`{page('studies/gloo-stalls')}`"
@@ -29,6 +30,11 @@ FACTS = {
 }
 # Largest number of cases with launches of two kinds that are described one by one.
 MOST_CASES = 3
+
+
+def describe(run: Run, analysis: Analysis) -> Text:
+    """Return the sentences on modes."""
+    return Text(answer=answers(analysis))
 
 
 def answers(analysis: Analysis) -> list[str]:
@@ -107,6 +113,3 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
             return f"**No stall of gloo was found here**: under SCHED_BATCH {small} are {factor}."
     doubt = f"{waiting}; under SCHED_BATCH {small} are {factor}".removeprefix("; ")
     return f"**Undecided whether gloo stalls here**: {doubt}; more launches would show it."
-
-
-REPORT = ReportPart(lambda run, analysis: Description(answer=answers(analysis)))

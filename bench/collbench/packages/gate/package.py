@@ -5,7 +5,6 @@ from collbench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
-    kinds=("analyze.nodes", "analyze.tables", "cli.gate"),
     verbs={
         "gate": Verb(
             "packages.gate.cli.gate:gate",

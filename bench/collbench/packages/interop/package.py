@@ -19,7 +19,6 @@ INTEROP = Package(
             "import nccl-tests all_reduce_perf.log",
         ),
     },
-    kinds=("importers.assembly", "importers.nccl_tests", "importers.osu", "importers.readings"),
     formats={
         "nccl-tests": Deferred("packages.interop.report.nccl_tests:document"),
         "nccl-tests-json": Deferred("packages.interop.report.nccl_files:nccl_tests_json"),

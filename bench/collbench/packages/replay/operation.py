@@ -4,7 +4,7 @@ from collbench.catalog.operation import SYNC, Operation
 from collbench.model.deferred import Deferred
 from collbench.model.notices import Kind
 from collbench.model.records import Case
-from collbench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySettings, recording_in
+from collbench.packages.replay.replayed_calls import NAME, recording_in
 
 
 def recorded_stamps(case: Case) -> int:
@@ -13,20 +13,18 @@ def recorded_stamps(case: Case) -> int:
     return 2 * calls if calls > 1 else 0
 
 
-OPERATIONS = (
-    Operation(
-        NAME,
-        "bytes of the buffers that the calls of a recorded job use on a rank",
-        None,
-        (1, 0),
-        calls=SYNC,
-        placements=("in",),
-        typed=False,
-        why_not_mpi=Kind("calls-torch", "it makes the calls of torch.distributed"),
-        options=("metric", "scheduling", "settings", "memory", "oversubscribed"),
-        own=ReplayOptions,
-        settings=ReplaySettings,
-        inner_stamps=recorded_stamps,
-        rank=Deferred("packages.replay.rank:RANK_PART"),
-    ),
+OPERATION = Operation(
+    NAME,
+    "bytes of the buffers that the calls of a recorded job use on a rank",
+    None,
+    (1, 0),
+    calls=SYNC,
+    placements=("in",),
+    typed=False,
+    why_not_mpi=Kind("calls-torch", "it makes the calls of torch.distributed"),
+    options=("metric", "scheduling", "settings", "memory", "oversubscribed"),
+    inner_stamps=recorded_stamps,
+    section=Deferred("packages.replay.config:ReplaySection"),
+    cases=Deferred("packages.replay.planning:asked"),
+    rank=Deferred("packages.replay.rank:workloads"),
 )

@@ -34,8 +34,9 @@ from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice, first, with_counts
 from collbench.model.projection import grouped
-from collbench.model.records import Case, Machine, Plan
+from collbench.model.records import Case, Machine
 from collbench.model.units import first_few
+from collbench.packages.replay import store
 from collbench.packages.replay.config import ReplaySection
 from collbench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from collbench.packages.replay.replayed_calls import (
@@ -48,9 +49,9 @@ from collbench.packages.replay.replayed_calls import (
     ReplaySettings,
     recording_in,
 )
+from collbench.planning.asked import Asked
 from collbench.planning.cases import option_values, oversubscribed, worlds
 from collbench.planning.footprint import buffer_bytes
-from collbench.planning.parts import Expansion, PlanningPart
 
 # Most calls of one step: the stamps of a launch with more calls would not fit (`footprint.MAX_STAMP_PAIRS`).
 MOST_CALLS = 20_000
@@ -73,25 +74,25 @@ class _Step(NamedTuple):
     calls: Sequence[tuple[int, RecordedCall]]
 
 
-def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Expansion:
+def asked(config: Config, machine: Machine) -> Asked:
     """Return the replays of the section: a case for each backend, world size and combination of options."""
     section, operation = config.section(ReplaySection), OPERATIONS[NAME]
     if section is None:
-        return Expansion()
+        return Asked()
+    from collbench.packages.replay.importers import named  # here: runs without a replay need no importers
+
+    recording = named(section)
     replays: dict[str, Replay] = {}
     cases: dict[str, Case] = {}
     for backend, n in worlds(config, machine):
-        replayed = replay(kept[NAME], backend, n)
+        replayed = replay(recording, backend, n)
         shared = oversubscribed(config, machine, backend, n)
         for options in option_values(config, operation, n, ONE_BY_ONE):
             case = case_of(replayed, Case(NAME, backend, n, BYTES.name, 0, oversubscribed=shared, **options))
             cases[case.key], replays[str(recording_in(case))] = case, replayed
-
-    def complete(plan: Plan) -> Plan:
-        own = ReplaySettings(replays=replays).needed_by([case for case in plan.cases if case.op == NAME])
-        return replace(plan, settings=replace(plan.settings, own={**plan.settings.own, NAME: own}))
-
-    return Expansion(unchecked=list(cases.values()), complete=complete)
+    notices = dict.fromkeys(change for replayed in replays.values() for change in replayed.changes)
+    files = {store.FILE: store.to_text(recording)}
+    return Asked([*cases.values()], (), [*notices], ReplaySettings(replays=replays), files)
 
 
 def replay(recorded: CallList, backend: str, world_size: int) -> Replay:
@@ -494,6 +495,3 @@ def _in_turn(made: Made, number_of: Mapping[Case, int]) -> tuple[ReplayedCall, .
         if began is not None and call.duration_s is not None and case.call == "async":
             under_way[at] = began + call.duration_s
     return tuple(calls)
-
-
-PLANNING = PlanningPart(expand)

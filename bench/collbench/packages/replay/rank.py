@@ -18,7 +18,7 @@ from collbench.rank.barrier import BarrierOperation
 from collbench.rank.collectives import COLLECTIVES, Call, rest
 from collbench.rank.device import Device, Event
 from collbench.rank.group import Group
-from collbench.rank.parts import RankPart, RankPlace
+from collbench.rank.stage import RankPlace
 from collbench.rank.tensors import Arena, TensorOperation
 from collbench.rank.workload import Stamps, Workload
 
@@ -178,16 +178,6 @@ def marks_on(device: Device, lanes: Sequence[int]) -> Marks:
     return _EventMarks(device, lanes) if device.enqueues else _HostMarks(len(lanes))
 
 
-class ReplayStage:
-    """State on this rank that the replays of a launch share."""
-
-    def __init__(self, case: Case, settings: Settings, launch: int, place: RankPlace) -> None:
-        self._settings, self._place = settings, place
-
-    def workload(self, case: Case) -> ReplayOperation:
-        """Return the workload that replays the recording of a case."""
-        replay, place = replay_of(self._settings, case), self._place
-        return ReplayOperation(replay, place.group, place.arena, self._settings.seed, place.tick)
-
-
-RANK_PART = RankPart(ReplayStage)
+def workloads(case: Case, settings: Settings, launch: int, place: RankPlace) -> Callable[[Case], ReplayOperation]:
+    """Return the function that makes the workload of a replay."""
+    return lambda each: ReplayOperation(replay_of(settings, each), place.group, place.arena, settings.seed, place.tick)

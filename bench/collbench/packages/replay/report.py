@@ -11,7 +11,6 @@ from typing import NamedTuple
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.conclusions import Analysis
-from collbench.model.pages import page
 from collbench.model.records import Json, Run
 from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from collbench.model.visible import visible
@@ -25,14 +24,12 @@ from collbench.packages.replay.conclusions import (
     together,
 )
 from collbench.packages.replay.recorded_calls import MISSING_CALLS, NAMED_RATE, NOT_IN_CALLS, CallList
-from collbench.packages.replay.replayed_calls import NAME
 from collbench.report import labels
 from collbench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from collbench.report.labels import NOTHING, optional, ranks_text, seconds_text, with_interval
 from collbench.report.notices import sentences
-from collbench.report.parts import Description, ReportPart
 from collbench.report.rows import row
-from collbench.report.tables import widths
+from collbench.report.text import Text
 
 Kinds = Sequence[ReplayedKind]
 # Most kinds of calls in a table; all further kinds share one row.
@@ -269,23 +266,7 @@ def calls_config(recording: CallList, source: str) -> str:
     return "\n".join(lines)
 
 
-def precision(analysis: Analysis) -> list[str]:
-    """Return the precision of the time of a step; empty if it is unknown."""
-    times = {s.case: s.time_s for s in analysis.summaries if s.case.op == NAME and s.time_s is not None}
-    name, half_widths = widths(times)
-    return [f"{name} within this run ±{format_share(max(half_widths.values()))}"] if half_widths else []
-
-
-def describe(run: Run, analysis: Analysis) -> Description:
-    """Return all text on the replays of a run; empty if the run has none."""
-    return Description(
-        answer=[f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
-        body=sections(analysis),
-        brief=brief(analysis),
-        precision=precision(analysis),
-        page=f"replays: {page('replay')}",
-        leads=bool(replays_of(analysis).steps),
-    )
-
-
-REPORT = ReportPart(describe)
+def describe(run: Run, analysis: Analysis) -> Text:
+    """Return all text on the replays of a run."""
+    answer = [f"{replay_sentence(step)}." for step in replays_of(analysis).steps]
+    return Text(answer, sections(analysis), brief(analysis))

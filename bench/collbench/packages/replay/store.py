@@ -17,6 +17,8 @@ from collbench.model.records import Json
 from collbench.packages.replay.recorded_calls import CallList, RecordedCall
 
 SUFFIX = ".calls.jsonl"
+# The recording of a replay, in the folder of the run.
+FILE = f"recording{SUFFIX}"
 FORMAT = "collbench calls"
 LIST_VERSION = 4
 # Fields of a rank in the header, beside its number of calls.

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from collbench.model.conclusions import Analysis, Interval
 from collbench.model.records import Case, InvariantCheck
-from collbench.model.results import Unit, computed, fact
+from collbench.model.results import CaseRecord, RunRecord, Unit, computed, fact
 from collbench.packages.training.step_records import Link, RankMemory, Timeline
 from collbench.packages.training.synchronisation import (
     Scenario,
@@ -51,7 +51,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class StrategyResult:
+class StrategyResult(CaseRecord):
     """A strategy: in addition to the fields of every case, seconds per step of the slowest rank.
 
     The names for programs are those that are customary for training.
@@ -259,11 +259,16 @@ class Advice:
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class TrainingAnalysis:
+class TrainingAnalysis(RunRecord):
     """All conclusions from the training steps of one run."""
 
     scenarios: tuple[ScenarioAnalysis, ...] = fact(default=())
     scaling: tuple[ScalingPoint, ...] = fact(default=())
+
+    @property
+    def cases(self) -> dict[Case, StrategyResult]:
+        """Return the result of each case."""
+        return {result.case: result for scenario in self.scenarios for result in scenario.results}
 
 
 PACKAGE = "training"

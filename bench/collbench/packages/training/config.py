@@ -32,7 +32,7 @@ from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import EXAMPLE as SIZES
 from collbench.packages.training.catalog.presets import PRESETS, find
 from collbench.packages.training.catalog.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
-from collbench.packages.training.synchronisation import CALLED, TRAINING_STEP, StepOptions, Strategy
+from collbench.packages.training.synchronisation import CALLED, StepOptions, Strategy
 
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"
@@ -220,8 +220,8 @@ class StrategySection(Strict):
 
 
 @with_options(options_in(StepOptions))
-class TrainingSection(Strict):
-    """Steps of training: every strategy in every scenario."""
+class TrainingSection(PackageSection):
+    """Steps of training: the cost of synchronising gradients. Docs: docs/training.md."""
 
     models: Several[ModelName] = key(
         "Models: names (`list models`), sizes such as d512-ff1376-l6-h8-v10000, {shape: …} for gradients without "
@@ -266,14 +266,3 @@ class TrainingSection(Strict):
                 text = f"{strategy.every}: steps, {self.steps}, must be a multiple of it, or rounds would differ"
                 raise problem_at(("strategies", position, strategy.name, "every"), text)
         return self
-
-
-SECTION = PackageSection(
-    name="training",
-    model=TrainingSection,
-    about="Steps of training: the cost of synchronising gradients. Docs: docs/training.md.",
-    example={"models": ["tiny"], "strategies": ["flat", "ddp"]},
-    operation=TRAINING_STEP,
-    needs="models and strategies",
-    cases="steps of training",
-)

@@ -1,34 +1,35 @@
 """Define the operation that training adds: a training step."""
 
-from collbench.catalog.operation import NO_BUFFERS, SYNC, Operation
+from dataclasses import replace
+
+from collbench.catalog.operation import NO_BUFFERS, SYNC, Against, Operation
 from collbench.model.deferred import Deferred
-from collbench.packages.training.step_records import StepDetail
-from collbench.packages.training.synchronisation import PARTS, TRAINING_STEP, StepOptions, StepSettings
+from collbench.model.records import Case
+from collbench.packages.training.synchronisation import PARTS, TRAINING_STEP, reference_of, strategy_in, with_strategy
 
-# Loading these modules in each rank would take two seconds.
-RANK_MODULES = ("torch._dynamo", "collbench.packages.training.rank.step")
-# Measured seconds to build, warm up and check one strategy in a launch.
-STRATEGY_S = 0.5
 
-OPERATIONS = (
-    Operation(
-        TRAINING_STEP,
-        "nothing: the model says how many bytes of gradients are sent",
-        None,
-        NO_BUFFERS,
-        calls=SYNC,
-        sized=False,
-        options=("metric", "depth", "scheduling", "settings", "oversubscribed"),
-        own=StepOptions,
-        settings=StepSettings,
-        detail=StepDetail,
-        unit="step",
-        verifies_itself=True,
-        case_s=STRATEGY_S,
-        round_by_round=True,
-        # Durations of the parts, then of the tail of each step.
-        inner_stamps=lambda case: len(PARTS) + case.depth,
-        rank=Deferred("packages.training.rank.step:RANK_PART"),
-        rank_modules=RANK_MODULES,
-    ),
+def against(case: Case) -> Against | None:
+    """Return the same step without synchronisation and, for a second copy, the first one; None for a reference."""
+    strategy = strategy_in(case)
+    reference, first = reference_of(strategy), replace(strategy, again=0)
+    if strategy == reference:
+        return None
+    return Against(with_strategy(case, reference), with_strategy(case, first) if strategy.again else None)
+
+
+OPERATION = Operation(
+    TRAINING_STEP,
+    "nothing: the model says how many bytes of gradients are sent",
+    None,
+    NO_BUFFERS,
+    calls=SYNC,
+    sized=False,
+    options=("metric", "depth", "scheduling", "settings", "oversubscribed"),
+    against=against,
+    # Durations of the parts, then of the tail of each step.
+    inner_stamps=lambda case: len(PARTS) + case.depth,
+    section=Deferred("packages.training.config:TrainingSection"),
+    cases=Deferred("packages.training.planning.steps:asked"),
+    rank=Deferred("packages.training.rank.step:workloads"),
+    imports=Deferred("packages.training.planning.steps:imports"),
 )

@@ -1,39 +1,30 @@
-"""Define the package training: an operation with its section, its conclusions and pictures, and two verbs."""
+"""Define the package training: an operation, its conclusions and pictures, two verbs and a list."""
 
 from collbench.catalog.package import Package, PictureKind, Verb
 from collbench.model.deferred import Deferred
 
-# A page shows one scenario, or a dozen strategies of it.
-MOST_PAGES = 12
-
 TRAINING = Package(
     "training",
-    operations=Deferred("packages.training.operation:OPERATIONS"),
-    section=Deferred("packages.training.config:SECTION"),
-    planning=Deferred("packages.training.planning.steps:PLANNING"),
-    analysis=Deferred("packages.training.analyze.part:ANALYSIS"),
-    report=Deferred("packages.training.report.part:REPORT"),
-    kinds=("catalog.strategies", "planning.steps", "analyze.steps"),
+    operation=Deferred("packages.training.operation:OPERATION"),
+    reads=Deferred("packages.training.analyze.reading:read"),
+    text=Deferred("packages.training.report.text:describe"),
     pictures=(
         PictureKind(
             "training-steps",
             "Step time: computing and exposed communication",
             "packages.training.report.plots:steps",
-            MOST_PAGES,
             unfolded=True,
         ),
         PictureKind(
             "training-buckets",
             "Exposed communication against bucket size",
             "packages.training.report.plots:buckets",
-            MOST_PAGES,
             unfolded=True,
         ),
         PictureKind(
             "training-timeline",
             "One step of each strategy: when communication overlaps with computing",
             "packages.training.report.plots:timelines",
-            MOST_PAGES,
         ),
     ),
     verbs={
@@ -50,5 +41,5 @@ TRAINING = Package(
             "equivalence",
         ),
     },
-    lists={"models": Deferred("packages.training.report.part:models")},
+    lists={"models": Deferred("packages.training.report.text:models")},
 )

@@ -8,7 +8,7 @@ Everything is frozen. Units are seconds and bytes. Nothing here computes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from collbench.model.records import OwnDetail, Samples
 from collbench.model.results import fact
@@ -114,6 +114,8 @@ class RankMemory:
 @dataclass(frozen=True)
 class StepDetail(OwnDetail):
     """The data that one launch of a run stores for a case in addition to its times."""
+
+    operation: ClassVar[str] = "training_step"
 
     # Bytes of each all-reduce of a step, in order; None if the library does not report them.
     calls: tuple[int, ...] | None = None

@@ -58,6 +58,11 @@ class Strategy:
         return f"{self.name}({settings})" if settings else self.name
 
 
+def reference_of(strategy: Strategy) -> Strategy:
+    """Return the strategy that makes the same step without synchronisation."""
+    return Strategy(REFERENCE, accumulate=strategy.accumulate)
+
+
 DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)}
 
 
@@ -141,11 +146,6 @@ class StepOptions(OwnOptions):
         """Return the options of the scenario: all options except the strategy."""
         return replace(self, strategy=None)
 
-    @property
-    def is_control(self) -> bool:
-        """Return whether the strategy is the second copy of an A/A pair."""
-        return self.strategy is not None and self.strategy.again > 0
-
 
 @dataclass(frozen=True)
 class StepSettings(OwnSettings):
@@ -156,12 +156,15 @@ class StepSettings(OwnSettings):
     warmup_steps: int = 3
     # Whether the first launch also measures the memory of each strategy alone.
     step_memory: bool = False
-    # A timed block is left out if other processes use more than this share of the machine's CPU time.
-    max_foreign_cpu: float = 0.06
     # `StepOptions.model` → gradients and ready times of a model that is not computed.
     shapes: dict[str, Shape] = field(default_factory=dict)
     # `StepOptions.link` → an emulated link.
     links: dict[str, Link] = field(default_factory=dict)
+
+    def scenario(self, case: Case) -> Scenario:
+        """Return the scenario of a training step."""
+        options = options_of(case)
+        return Scenario(with_strategy(case, None), self.links.get(options.link), self.shapes.get(options.model))
 
     def needed_by(self, cases: Sequence[Case]) -> StepSettings:
         """Return the settings with only the shapes and links that the cases name."""
@@ -214,5 +217,4 @@ class Scenario:
 
 def scenario_of(settings: Settings, case: Case) -> Scenario:
     """Return the scenario of a training step."""
-    own, options = step_settings(settings), options_of(case)
-    return Scenario(with_strategy(case, None), own.links.get(options.link), own.shapes.get(options.model))
+    return step_settings(settings).scenario(case)

@@ -5,14 +5,13 @@ from collbench.model.deferred import Deferred
 
 TUNE = Package(
     "tune",
-    kinds=("analyze.outcome", "catalog", "cli.tune"),
     verbs={
         "tune": Verb(
             "packages.tune.cli.tune:tune",
             "Measure",
             "Which algorithm is faster than the library's own choice? Writes its rule file.",
             "tune mpi-tune --budget 10min",
+            resumes=Deferred("packages.tune.cli.tune:resume"),
         ),
     },
-    resumes={"tune.json": Deferred("packages.tune.cli.tune:resume")},
 )

@@ -15,9 +15,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analyze.parts import AnalysisPart
-from collbench.analyze.summaries import one_series
-from collbench.model.conclusions import Summary
+from collbench.analyze.reading import Reading
+from collbench.analyze.summaries import headlines, one_series
 from collbench.model.facts import LaunchFacts
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples
@@ -164,18 +163,13 @@ def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Fl
     return Companion(tuple(names), slow=slow_texts, others=other_texts)
 
 
-def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
-    """Return both kinds of modes: of launches, and of calls of gloo."""
-    return ModesAnalysis(tuple(launch_modes(run)), gloo_stalls(summaries))
-
-
-def facts(run: Run) -> dict[str, str]:
-    """Return the facts that `compare` and `ab` show if they differ: share and levels of each case with two kinds."""
-    return {
+def read(run: Run) -> Reading:
+    """Return both kinds of modes, of launches and of calls of gloo; as facts, share and levels of two kinds."""
+    launches = launch_modes(run)
+    facts = {
         f"launches of two kinds, {modes.case.key}": f"{len(modes.slow)} of {modes.launches} take "
         f"{format_seconds(modes.slow_s)}, the others {format_seconds(modes.fast_s)}"
-        for modes in launch_modes(run)
+        for modes in launches
     }
-
-
-ANALYSIS = AnalysisPart(analyze=analyze, facts=facts)
+    modes = ModesAnalysis(tuple(launches), gloo_stalls(headlines(run)))
+    return Reading(modes, facts=facts)

@@ -13,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analyze.parts import AnalysisPart
+from collbench.analyze.reading import Reading
 from collbench.catalog.collectives import ranks_together
-from collbench.model.conclusions import Interval, Summary
+from collbench.model.conclusions import Interval
 from collbench.model.divisions import WORLD, Division
+from collbench.model.errors import ForeignError, StoreError
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples, Timings
 from collbench.model.units import NS
+from collbench.packages.replay import store
 from collbench.packages.replay.analyze.recorded import CallKind, kind_of, recorded_job, time_of_kinds
 from collbench.packages.replay.conclusions import RecordedJob, ReplayAnalysis, ReplayedKind, ReplayedStep, StepBar
 from collbench.packages.replay.recorded_calls import CallList
@@ -31,11 +33,10 @@ from collbench.stats.intervals import Floats
 Integers = NDArray[np.int64]
 
 
-def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
+def replayed_steps(run: Run, job: RecordedJob | None, recording: CallList | None) -> list[ReplayedStep]:
     """Return a `ReplayedStep` for each replay that was measured."""
     replays = (s for s in run.samples if s.case.op == NAME and s.failure is None and s.timed is not None)
     measured = grouped(replays, lambda samples: samples.case)
-    recording = run.kept.get(NAME)
     return [
         _step(launches, replay_of(run.plan.settings, launches[0].case), recording, job)
         for launches in measured.values()
@@ -143,11 +144,17 @@ def _bars(
     )
 
 
-def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:
+def read(run: Run) -> Reading:
     """Return where the time of the recorded job went, and how long its replayed steps take here."""
-    recording = run.kept.get(NAME)
+    recording = _recording(run)
     job = recorded_job(recording) if recording is not None else None
-    return ReplayAnalysis(job, tuple(replayed_steps(run, job)))
+    return Reading(ReplayAnalysis(job, tuple(replayed_steps(run, job, recording))))
 
 
-ANALYSIS = AnalysisPart(analyze=analyze)
+def _recording(run: Run) -> CallList | None:
+    """Return the recording that the run keeps in its folder; None if it keeps none."""
+    path = run.path / store.FILE
+    try:
+        return store.read(path) if path.is_file() else None
+    except ForeignError as error:
+        raise StoreError(str(error)) from None

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from collbench.analyze.against import by_launch, rounds_of, samples_of
 from collbench.analyze.round_series import pooled_mean
 from collbench.model.divisions import WORLD
 from collbench.model.errors import BenchError, UnmeasurableError
 from collbench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
-from collbench.packages.training.analyze.steps import by_launch, parts_s, rounds_of, samples_of
+from collbench.packages.training.analyze.steps import parts_s
 from collbench.packages.training.catalog.strategies import kind, unsupported
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, Verified
 from collbench.packages.training.planning.advisor import advise, tail_s
@@ -62,11 +63,11 @@ def shape_of(run: Run, scenario: Scenario) -> Shape | None:
     if scenario.shape is not None:
         return scenario.shape
     reference = with_strategy(scenario.case, Strategy(REFERENCE))
-    details = (detail_of(samples) for samples in samples_of(run, scenario).get(reference, []))
+    details = (detail_of(samples) for samples in samples_of(run, scenario.case).get(reference, []))
     timeline = next((detail.timeline for detail in details if detail is not None and detail.timeline is not None), None)
     if timeline is None:
         return None
-    shape, timed = recorded_shape(timeline), by_launch(rounds_of(run, scenario), reference, parts_s("backward"))
+    shape, timed = recorded_shape(timeline), by_launch(rounds_of(run, scenario.case), reference, parts_s("backward"))
     # Scale to the mean backward: the time of a single step varies, and stamps for each gradient take time.
     factor = pooled_mean(timed) / max(shape.ready_s) if timed else 1.0
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
@@ -87,7 +88,7 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
         back_to_back = (case.op, case.metric, case.call, case.groups) == ("all_reduce", "pipelined", "async", WORLD)
         if same_group and back_to_back and timed is not None and samples.failure is None:
             points[case.size_bytes].append(float(np.mean(timed.slowest_s)))
-    for samples in (samples for tries in samples_of(run, scenario).values() for samples in tries):
+    for samples in (samples for tries in samples_of(run, scenario.case).values() for samples in tries):
         if (detail := detail_of(samples)) is not None and detail.alone_s and len(set(detail.calls or ())) == 1:
             (nbytes,) = set(detail.calls or ())
             points[nbytes].append(float(np.mean(detail.alone_s)) / len(detail.calls or ()))

@@ -4,23 +4,31 @@ In: a `Run` whose samples contain the operation `training_step`, and its summari
 scenario. Iteration i of every strategy of a launch is round i: differences are taken within rounds, and averaged
 over the rounds of each launch, then over launches (docs/training.md). With fewer than three launches, the rounds of
 all launches are pooled, and the interval is marked within-run. The time of a step is the time of the slowest
-rank. Also decides which timed blocks count, by the one rule that summaries and comparisons follow, too.
+rank.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from collbench.analyze.parts import once
+from collbench.analyze.against import (
+    Rounds,
+    Value,
+    by_launch,
+    call_s,
+    differences_of,
+    levels_of,
+    rounds_of,
+    samples_of,
+    scenes_of,
+)
 from collbench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from collbench.model.conclusions import Interval, Summary
-from collbench.model.notices import Kind, Notice
-from collbench.model.projection import RANKS, grouped
+from collbench.model.projection import RANKS
 from collbench.model.records import Case, InvariantCheck, Run, Samples, Timings
-from collbench.packages.training.catalog.strategies import competes, kind, reference_of
+from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import AAPair, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
 from collbench.packages.training.planning.memory import alone_bytes
 from collbench.packages.training.step_records import RankMemory, detail_of
@@ -30,8 +38,8 @@ from collbench.packages.training.synchronisation import (
     TRAINING_STEP,
     Scenario,
     Strategy,
-    label,
     options_of,
+    reference_of,
     scenario_of,
     step_settings,
     strategy_in,
@@ -45,155 +53,14 @@ NOT_YET = "not measured yet"
 # Share of a step: the report warns if the parts of exposed communication leave more than this unexplained (I8).
 UNEXPLAINED = 0.05
 
-Booleans = NDArray[np.bool_]
-# Function that returns seconds per step in each iteration, (iterations,).
-Value = Callable[[Timings], Floats]
-
-
-# ── blocks that count ────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """The timed blocks of a scenario. Cases without times, and those that failed a check in any launch, are missing."""
-
-    # Case → launch → its blocks, with one iteration for each round.
-    timings: dict[Case, dict[int, Timings]]
-    # Case → launch → (rounds,): False if other processes used more of the CPU than the plan allows.
-    counts: dict[Case, dict[int, Booleans]]
-    # Cases that other processes disturbed so often that all blocks count.
-    disturbed: tuple[Case, ...]
-
-    @property
-    def blocks(self) -> int:
-        """Return the number of timed blocks."""
-        return sum(len(counts) for launches in self.counts.values() for counts in launches.values())
-
-    @property
-    def dropped(self) -> int:
-        """Return the number of timed blocks that do not count."""
-        return sum(int((~counts).sum()) for launches in self.counts.values() for counts in launches.values())
-
-
-def trains(case: Case) -> bool:
-    """Return whether a case is a training step."""
-    return case.op == TRAINING_STEP
-
 
 def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
     """Return the scenarios of a run's plan, and the cases of each scenario, in the order of the plan."""
-    cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if trains(case))
-    scenarios = grouped(cases, lambda case: scenario_of(run.plan.settings, case))
-    return {scenario: tuple(members) for scenario, members in scenarios.items()}
-
-
-def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
-    """Return the samples of each tried case of a scenario."""
-    steps = (samples for samples in run.samples if trains(samples.case))
-    own = (samples for samples in steps if with_strategy(samples.case, None) == scenario.case)
-    return grouped(own, lambda samples: samples.case)
-
-
-@once
-def rounds_of(run: Run, scenario: Scenario) -> Rounds:
-    """Return the timed blocks of a scenario, and mark the blocks that count.
-
-    Blocks are left out, not rounds: with 17 strategies, hardly half of the rounds have no disturbed block. If more than
-    half of a case's blocks would be left out, all count; if a case would share no round with the reference, all blocks
-    of all cases count.
-    """
-    most = step_settings(run.plan.settings).max_foreign_cpu
-    timings = {
-        case: launches
-        for case, tries in samples_of(run, scenario).items()
-        if not _failed(check for samples in tries for check in samples.checks)
-        and (launches := {s.launch: s.timed for s in tries if s.timed is not None and s.failure is None})
-    }
-    calm = {
-        case: {
-            # Where the CPU use of other processes is unknown, no block is disturbed.
-            launch: np.array(
-                [share is None or share <= most for share in timed.foreign_cpu] or [True] * len(timed.duration_ns)
-            )
-            for launch, timed in launches.items()
-        }
-        for case, launches in timings.items()
-    }
-    disturbed = [case for case, launches in calm.items() if np.mean(np.concatenate(list(launches.values()))) < 1 / 2]
-    rounds = Rounds(timings, _all_count(calm, disturbed), tuple(disturbed))
-    reference = with_strategy(scenario.case, Strategy(REFERENCE))
-    if reference in timings and not all(by_launch(rounds, case, step_s, reference) for case in timings):
-        return Rounds(timings, _all_count(calm, timings), tuple(timings))
-    return rounds
-
-
-def _all_count(calm: dict[Case, dict[int, Booleans]], exempt: Iterable[Case]) -> dict[Case, dict[int, Booleans]]:
-    return calm | {case: {launch: np.ones_like(counts) for launch, counts in calm[case].items()} for case in exempt}
-
-
-def counted_samples(run: Run, several: Sequence[Samples]) -> list[Samples]:
-    """Return the samples; samples of training steps keep only the timed blocks that count."""
-    rounds = {scenario.case: rounds_of(run, scenario) for scenario in scenarios_of(run)}
-    return [
-        replace(samples, timed=_timed_that_counts(samples, rounds[samples.case.shared]))
-        if trains(samples.case)
-        else samples
-        for samples in several
-    ]
-
-
-def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
-    timed = rounds.timings.get(samples.case, {}).get(samples.launch)
-    if timed is None or samples.timed is None:
-        return None
-    counts = rounds.counts[samples.case][samples.launch]
-    if not counts.any():
-        return None
-    shares = tuple(share for share, kept in zip(timed.foreign_cpu, counts, strict=False) if kept)
-    return replace(timed.iterations(counts, (1,) * int(counts.sum())), foreign_cpu=shares)
-
-
-_BECAUSE = ": other processes used the CPU"
-_WHERE = "{model} · {backend} · {ranks:count rank}{link:after  · }: "
-BLOCKS_LEFT_OUT = Kind("blocks-left-out", f"{_WHERE}{{dropped}} of {{blocks}} timed blocks left out{_BECAUSE}")
-DISTURBED_BLOCKS_KEPT = Kind(
-    "disturbed-blocks-kept",
-    f"{_WHERE}too much of {{strategies}} disturbed to leave it out, so all of those kept{_BECAUSE}",
-)
-ALL_DISTURBED_BLOCKS_KEPT = Kind(
-    "all-disturbed-blocks-kept",
-    f"{_WHERE}too much of all strategies disturbed to leave it out, so all of those kept{_BECAUSE}",
-)
-
-
-def disturbances(run: Run) -> list[Notice]:
-    """Return notices on each scenario in which other processes used the CPU."""
-    notices = []
-    for scenario in scenarios_of(run):
-        rounds = rounds_of(run, scenario)
-        case = scenario.case
-        model, link = options_of(case).model, options_of(case).link or None
-        where: dict[str, str | int | None] = {
-            "model": model,
-            "backend": case.backend,
-            "ranks": case.world_size,
-            "link": link,
-        }
-        if rounds.dropped:
-            notices.append(Notice(BLOCKS_LEFT_OUT, {**where, "dropped": rounds.dropped, "blocks": rounds.blocks}))
-        if rounds.disturbed:
-            names = tuple(label(strategy_in(case)) for case in rounds.disturbed)
-            keys = tuple(case.key for case in rounds.disturbed)
-            kept_all = len(rounds.disturbed) == len(rounds.timings)
-            kind = ALL_DISTURBED_BLOCKS_KEPT if kept_all else DISTURBED_BLOCKS_KEPT
-            notices.append(Notice(kind, {**where, "strategies": names}, keys))
-    return notices
+    scenes = {shared: cases for shared, cases in scenes_of(run).items() if shared.op == TRAINING_STEP}
+    return {scenario_of(run.plan.settings, shared): cases for shared, cases in scenes.items()}
 
 
 # ── one value per round ──────────────────────────────────────────────────────────────────────────
-def step_s(timings: Timings) -> Floats:
-    """Return seconds per step of the slowest rank."""
-    return timings.slowest_s
-
-
 def parts_s(*names: str) -> Value:
     """Return a value for `by_launch`: seconds per step in the named `synchronisation.PARTS`, mean over ranks."""
     return lambda timings: np.sum([timings.inner_ns[name] for name in names], axis=0).mean(axis=1) / timings.calls / 1e9
@@ -214,87 +81,21 @@ def late_s(timings: Timings) -> Floats:
     return parts_s("tail")(timings) - last_tail_s(timings)
 
 
-def by_launch(
-    rounds: Rounds, case: Case, value: Value = step_s, minus: Case | None = None, share: bool = False
-) -> Series:
-    """Return per launch the `value` of a case in each round whose block counts; launches without any are left out.
-
-    minus: another case of the scenario, whose value in the same round is subtracted. share: the difference is divided
-    by the value of `case`.
-    """
-    series = {}
-    subtracted = None if minus is None else _values(rounds, minus, value)
-    for launch, values in _values(rounds, case, value).items():
-        others = np.zeros(len(values)) if subtracted is None else subtracted.get(launch, np.empty(0))
-        common = min(len(values), len(others))
-        own, other = values[:common], others[:common]
-        chosen = (own - other) / own if share else own - other
-        chosen = chosen[~np.isnan(chosen)]
-        if len(chosen):
-            series[launch] = chosen
-    return series
-
-
-def _values(rounds: Rounds, case: Case, value: Value) -> Series:
-    """Return per launch the value in every round; NaN if its block does not count."""
-    return {
-        launch: np.where(rounds.counts[case][launch], value(timings), np.nan)
-        for launch, timings in rounds.timings.get(case, {}).items()
-    }
-
-
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
-def reference_case(case: Case) -> Case:
-    """Return the case of the same step without synchronisation."""
-    return with_strategy(case, reference_of(strategy_in(case)))
-
-
-def first_copy(case: Case) -> Case:
-    """Return the first copy for a second copy of a case; any other case unchanged."""
-    return with_strategy(case, replace(strategy_in(case), again=0))
-
-
-def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
-    """Return differences of step times in seconds: each case minus its reference, and each A/A pair."""
-    pairs = [(case, other) for case in cases for other in (reference_case(case), first_copy(case)) if other != case]
-    return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
-
-
-def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
-    """Return seconds per step of both cases of each pair, as `estimates` takes them."""
-    pairs = list(pairs)
-    level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
-    return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
-
-
-def aa_pairs_of(intervals: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
-    """Return the A/A pairs among the estimates of `differences_of`."""
-    return tuple(
-        AAPair(strategy_in(first), difference)
-        for (case, first), difference in intervals.items()
-        if case != first == first_copy(case)
-    )
-
-
-def noise_of(aa_pairs: Iterable[AAPair]) -> float:
-    """Return the A/A noise: the largest difference within the intervals of the A/A pairs, in seconds per step."""
-    return max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
-
-
 def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
     """Return the results of all scenarios with a tried case, in the order of the plan."""
     steps = {summary.case: summary.time_s for summary in summaries if summary.time_s is not None}
     return tuple(
         _scenario(run, scenario, cases, steps)
         for scenario, cases in scenarios_of(run).items()
-        if samples_of(run, scenario)
+        if samples_of(run, scenario.case)
     )
 
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
-    rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    differences_s = differences_of(rounds, cases)
-    intervals = estimates(differences_s, levels_of(rounds, differences_s))
+    rounds, tries = rounds_of(run, scenario.case), samples_of(run, scenario.case)
+    differences = differences_of(run, scenario.case)
+    exposed = dict(differences.over_references())
     blank = StrategyResult(
         scenario.case, link=scenario.link, warmup_steps=step_settings(run.plan.settings).warmup_steps
     )
@@ -304,18 +105,17 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
             tries.get(case, []),
             rounds,
             steps.get(case),
-            intervals.get((case, reference_case(case))),
+            exposed.get(case),
         )
         for case in cases
     ]
-    aa_pairs = aa_pairs_of(intervals)
-    noise_s = noise_of(aa_pairs)
+    aa_pairs = (AAPair(strategy_in(first), copies) for (_, first), copies in differences.copies.items())
     return ScenarioAnalysis(
         scenario=scenario,
         compute=steps.get(with_strategy(scenario.case, Strategy(REFERENCE))),
-        results=tuple(_placed(results, rounds, noise_s or 0.0)),
-        aa_pairs=aa_pairs,
-        noise_s=noise_s,
+        results=tuple(_placed(results, rounds, differences.noise_s)),
+        aa_pairs=tuple(aa_pairs),
+        noise_s=differences.noise_s,
         blocks=rounds.blocks,
         dropped=rounds.dropped,
     )
@@ -326,7 +126,7 @@ def _result(
 ) -> StrategyResult:
     """Return the result of the case of `blank`. exposed: None for a reference, and if no round has both cases."""
     case = blank.case
-    reference = reference_case(case)
+    reference = with_strategy(case, reference_of(strategy_in(case)))
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
     timelines, mean_s = [d.timeline for d in details if d.timeline is not None], step.value if step else 0.0
@@ -354,9 +154,9 @@ def _result(
     return replace(
         result,
         exposed=exposed,
-        exposed_std=_std(by_launch(rounds, case, step_s, reference)),
+        exposed_std=_std(by_launch(rounds, case, call_s, reference)),
         share=exposed.value / step.value,
-        share_std=_std(by_launch(rounds, case, step_s, reference, share=True)),
+        share_std=_std(by_launch(rounds, case, call_s, reference, share=True)),
         split=split,
         calls_alone_s=alone_s,
         hidden=1 - exposed.value / alone_s if alone_s else None,
@@ -393,7 +193,8 @@ def _resolved(difference: Interval) -> bool:
 
 
 def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
-    own, reference = kind(strategy_in(case)).own, reference_case(case)
+    strategy = strategy_in(case)
+    own, reference = kind(strategy).own, with_strategy(case, reference_of(strategy))
 
     def part(*names: str) -> float:
         """Return seconds per step by which these parts exceed the reference: mean over ranks and rounds."""
@@ -419,8 +220,8 @@ def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> li
     better than whole steps; otherwise by step time. noise_s: A/A noise; steps that differ by less share a place.
     """
     timed = [result for result in results if result.step and competes(result.strategy)]
-    value = left_s if all(kind(result.strategy).own for result in timed) else step_s
-    least_s = noise_s if value is step_s else 0.0
+    value = left_s if all(kind(result.strategy).own for result in timed) else call_s
+    least_s = noise_s if value is call_s else 0.0
     values_s = {result.case: estimate(by_launch(rounds, result.case, value)).value for result in timed}
     ranked = sorted(values_s, key=lambda case: values_s[case])
     pairs = [(slow, fast) for fast, slow in combinations(ranked, 2)]

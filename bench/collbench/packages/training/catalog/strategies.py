@@ -129,11 +129,6 @@ def competes(strategy: Strategy) -> bool:
     return kind(strategy).synchronises and not strategy.again
 
 
-def reference_of(strategy: Strategy) -> Strategy:
-    """Return the strategy that makes the same step without synchronisation."""
-    return Strategy(REFERENCE, accumulate=strategy.accumulate)
-
-
 class StepFacts(Facts):
     """The facts of a strategy in a scenario that rules ask for."""
 

@@ -6,10 +6,9 @@ two A/A pairs, which show the difference between two equal measurements. Also co
 finds settings that measure something other than their author expects.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain, product
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +19,12 @@ from collbench.catalog.rules import HERE, LACKS, SCHEDULING
 from collbench.config.models import Config
 from collbench.config.options import values_of
 from collbench.model.notices import Kind, Notice, Rule, every, first
-from collbench.model.projection import grouped
-from collbench.model.records import Case, Machine, Plan, Settings, Skip, options_in
+from collbench.model.records import Case, Machine, Settings, Skip, options_in
 from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
-from collbench.packages.training.catalog.strategies import TRAINED, StepFacts, kind, reference_of, unsupported
+from collbench.packages.training.catalog.strategies import TRAINED, StepFacts, kind, unsupported
 from collbench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
-from collbench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
+from collbench.packages.training.planning.memory import rank_bytes
 from collbench.packages.training.step_records import Link, Shape
 from collbench.packages.training.synchronisation import (
     CALLED,
@@ -38,64 +36,57 @@ from collbench.packages.training.synchronisation import (
     Strategy,
     label,
     options_of,
-    scenario_of,
+    reference_of,
     step_settings,
     strategy_in,
     with_strategy,
 )
+from collbench.planning.asked import Asked
 from collbench.planning.cases import option_values, oversubscribed, worlds
-from collbench.planning.parts import Expansion, PlanningPart
 
 # 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
-def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansion:
+def asked(config: Config, machine: Machine) -> Asked:
     """Return the cases of the section `training`; none without this section."""
-    chosen = Expansion()
     section = config.section(TrainingSection)
     if section is None:
-        return chosen
-    chosen.complete = partial(complete, config, machine)
+        return Asked()
+    cases, skips, notices, scene_bytes = list[Case](), list[Skip](), list[Notice](), dict[str, int]()
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
-    for scenario in _scenarios(config, section, machine):
+    scenarios = list(_scenarios(config, section, machine))
+    for scenario in scenarios:
         if reason := unsupported_scenario(scenario, machine):
-            chosen.skips.append(Skip(scenario.case, reason))
+            skips.append(Skip(scenario.case, reason))
             continue
         supported = []
         for requested in wanted:
             strategy, skip_reason = _with_buckets(requested, scenario)
             if skip_reason := skip_reason or unsupported(strategy, scenario, machine):
-                chosen.skips.append(Skip(with_strategy(scenario.case, strategy), skip_reason))
+                skips.append(Skip(with_strategy(scenario.case, strategy), skip_reason))
             else:
                 supported.append(strategy)
         # One rank on a CPU has nothing to synchronise; its step is the baseline for steps of more ranks.
         strategies = with_controls(supported) if supported or scenario.case.world_size == 1 else ()
-        if reason := _too_large(scenario, strategies, section.memory, machine):
-            chosen.skips.append(Skip(scenario.case, reason))
+        needed = rank_bytes(scenario, strategies, section.memory)
+        if needed is not None and (reason := _too_large(scenario, needed, machine)):
+            skips.append(Skip(scenario.case, reason))
             continue
-        chosen.checked += [with_strategy(scenario.case, strategy) for strategy in strategies]
-    return chosen
-
-
-def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
-    """Return the plan with the section's settings, and with the shapes and links that its cases name."""
-    section = config.section(TrainingSection)
-    if section is None:
-        return plan
-    scenarios = list(_scenarios(config, section, machine))
-    own = StepSettings(
+        if needed is not None:
+            scene_bytes[scenario.case.key] = needed
+        notices += traps(scenario, strategies, machine.cores)
+        cases += [with_strategy(scenario.case, strategy) for strategy in strategies]
+    settings = StepSettings(
         rounds=section.rounds,
         warmup_steps=section.warmup,
         step_memory=section.memory,
         max_foreign_cpu=section.max_foreign_cpu,
+        scene_bytes=scene_bytes,
         shapes={scenario.options.model: scenario.shape for scenario in scenarios if scenario.shape is not None},
         links={scenario.options.link: scenario.link for scenario in scenarios if scenario.link is not None},
     )
-    steps = [case for case in plan.cases if case.op == TRAINING_STEP]
-    return replace(
-        plan, settings=replace(plan.settings, own={**plan.settings.own, TRAINING_STEP: own.needed_by(steps)})
-    )
+    return Asked(cases, skips, list(dict.fromkeys(notices)), settings)
 
 
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
@@ -214,11 +205,11 @@ STEP_MEMORY = Kind(
 )
 
 
-def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> Notice | None:
-    """Return the reason why the ranks do not fit into the host's or GPU's memory; None if they fit, or if unknown."""
-    needed, on_gpu = rank_bytes(scenario, strategies, alone), BACKENDS[scenario.case.backend].device == "cuda"
+def _too_large(scenario: Scenario, needed: int, machine: Machine) -> Notice | None:
+    """Return the reason why ranks that need so many bytes do not fit here; None if they fit, or if unknown."""
+    on_gpu = BACKENDS[scenario.case.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
-    if needed is None or available is None:
+    if available is None:
         return None
     ranks = scenario.case.world_size
     together = 1 if on_gpu else min(ranks, machine.ranks_a_host or ranks)
@@ -228,40 +219,7 @@ def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, 
     return STEP_MEMORY(ranks=together, rank_bytes=needed, place=place, available_bytes=available)
 
 
-def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:
-    """Return the bytes of memory that one rank needs; None for a model that is not a preset.
-
-    Parameters, gradients, optimizer states and buckets are counted; activations, which grow with batch and sequence,
-    and torch itself are not. Strategies take turns on one set of tensors (`training/rank/transport.py`); tensors that
-    torch's wrappers keep are added. alone: whether the memory of each strategy alone is measured, in addition to the
-    tensors that all strategies share.
-    """
-    case = scenario.case
-    model, states, ranks = model_bytes(case), STATES[options_of(case).optimizer], case.world_size
-    if scenario.shape is not None or model is None:
-        return None
-    # One set of parameters, gradients and states, and one set of buckets or one flattened tensor.
-    copies = 3.0 + states
-    for strategy in strategies:
-        if strategy.name == "zero1":
-            copies += 2 + (2 + states) / ranks  # flat parameters and gradients, and a rank's share of the rest
-        elif strategy.name == "fsdp2":
-            copies += (2 + states) / ranks
-        elif strategy.name == "zero_redundancy":
-            copies += 1 + states / ranks
-        elif not kind(strategy).own:
-            copies += 1  # the buckets of DistributedDataParallel
-    largest_alone = max((alone_bytes(case, strategy) or round(model * copies) for strategy in strategies), default=0)
-    return round(model * copies) + (largest_alone if alone else 0)
-
-
 # ── traps ────────────────────────────────────────────────────────────────────────────────────────
-def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
-    """Return the scenarios of a plan, each with its strategies in their order."""
-    steps = grouped((case for case in plan.cases if case.op == TRAINING_STEP), lambda case: with_strategy(case, None))
-    return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
-
-
 _TRAPS = (
     Rule(lambda f: any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in f.strategies),
          Kind("default-cap", "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of "
@@ -280,32 +238,13 @@ _TRAPS = (
 )  # fmt: skip
 
 
-def traps(plan: Plan, cores: int) -> list[Notice]:
+def traps(scenario: Scenario, strategies: Sequence[Strategy], cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
-    found = (
-        every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores))
-        for scenario, strategies in scenarios_of(plan).items()
-    )
-    return list(dict.fromkeys(chain.from_iterable(found)))
+    return every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores)) if strategies else []
 
 
-# ── the package's part of planning ───────────────────────────────────────────────────────────────
-def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
-    strategies = [strategy_in(case) for case in cases]
-    return rank_bytes(scenario_of(settings, cases[0]), strategies, step_settings(settings).step_memory)
-
-
-def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
+def imports(cases: Sequence[Case], settings: Settings) -> set[str]:
     """Return the names that ranks import: the user's models (neither preset nor shape) and synchronisers."""
-    steps = [case for case in cases if case.op == TRAINING_STEP]
-    named = {options_of(case).model for case in steps} - step_settings(settings).shapes.keys()
-    models = {name for name in named if find(name) is None}
-    strategies = {strategy_in(case).imported for case in steps}
-    return models | {name for name in strategies if name is not None}
-
-
-PLANNING = PlanningPart(
-    expand=expand,
-    launch_bytes=_launch_bytes,
-    imports=_imports,
-)
+    named = {options_of(case).model for case in cases} - step_settings(settings).shapes.keys()
+    strategies = {strategy_in(case).imported for case in cases}
+    return {name for name in named if find(name) is None} | {name for name in strategies if name is not None}

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._dynamo  # used by the first compiled call: the fork server loads it once, in place of each rank
 
 from collbench.catalog.backends import BACKENDS
 from collbench.machine import environment, host
 from collbench.model.records import Case, InvariantCheck, Settings
 from collbench.packages.training.catalog.strategies import kind
-from collbench.packages.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
+from collbench.packages.training.rank import invariants, memory, runner
 from collbench.packages.training.rank.invariants import CheckContext
 from collbench.packages.training.rank.runner import Batch, Runner
 from collbench.packages.training.rank.transport import EmulatedLink, RankInfo, SharedTensors, Transport
@@ -47,15 +47,13 @@ from collbench.packages.training.synchronisation import (
     strategy_in,
 )
 from collbench.rank.collectives import Call
-from collbench.rank.parts import RankPart, RankPlace
 from collbench.rank.process import one_line
-from collbench.rank.workload import BlockUse, Stamps, Workload
+from collbench.rank.stage import RankPlace
+from collbench.rank.workload import Stamps, Workload
 from collbench.store import encoding
 
 # Timed repetitions of a strategy's calls alone; an untimed one precedes them.
 REPEATS = 5
-# Modules in which a rank waits for other ranks: for the link, and for gradients.
-WAITS_IN = (transport, synchronisers, torch_synchronisers)
 DRAWN_BATCHES = 4
 # Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third is like all later ones.
 TRACED_STEPS = 3
@@ -68,7 +66,7 @@ REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError)
 
 
 def prepare_process(case: Case, rank: int) -> None:
-    """Set up this process for the scenario of a case, before the rank joins the other ranks.
+    """Set up this process for the scenario of a case.
 
     On an emulated link, which needs no core, each rank gets a core of its own if there are enough. On gloo ranks are
     not pinned: the thread that communicates would share the core and be ten times slower.
@@ -81,10 +79,17 @@ def prepare_process(case: Case, rank: int) -> None:
         os.sched_setaffinity(0, {cores[rank]})
 
 
+def workloads(case: Case, settings: Settings, launch: int, place: RankPlace) -> Callable[[Case], TrainingStep]:
+    """Return the function that makes the workload of each strategy of a launch."""
+    stage = TrainingStage(case, settings, launch, place)
+    return lambda each: TrainingStep(each, stage)
+
+
 class TrainingStage:
     """The state that all strategies of a launch share on a rank. The file of an emulated link is in `place.folder`."""
 
     def __init__(self, case: Case, settings: Settings, launch: int, place: RankPlace) -> None:
+        prepare_process(case, place.group.rank)
         self.scenario: Scenario = scenario_of(settings, case)
         group, self.settings, self.tick = place.group, settings, place.tick
         self.group = group
@@ -102,10 +107,6 @@ class TrainingStage:
         # Each rank draws batches of its own, different in each launch.
         self._dice = torch.Generator().manual_seed(settings.seed + launch * 1000 + group.rank)
         self._batches: list[Batch] = []
-
-    def workload(self, case: Case) -> TrainingStep:
-        """Return the workload of one of the cases."""
-        return TrainingStep(case, self)
 
     def built(self, strategy: Strategy, traced: bool = False, shared: SharedTensors | None = None) -> Runner:
         """Build a strategy's runner. traced: stamp each gradient and call. shared: tensors if not the stage's."""
@@ -205,27 +206,18 @@ class TrainingStep(Workload):
 
         return step
 
-    def block_begins(self) -> None:
-        self._stage.group.device.synchronize()
-        self._number, self._parts, self._tails = 0, Counter(), []
-        self._before = _cpu()
-
-    def block_ends(self) -> BlockUse:
-        """Return the CPU use of this rank and its host in the block, which ends when all ranks have ended it."""
-        assert self._runner is not None  # noqa: S101 - a refused strategy is not timed
-        if not self._runner.watch.on_host:
-            last = self._runner.parts()
-            self._tails = [last["tail"]] * self._number
-            self._parts = Counter({name: time_ns * self._number for name, time_ns in last.items()})
-        self._stage.group.barrier()
-        self._stage.transport.sent.clear()
-        self._runner.optimizer.zero_grad()  # frees the gradients
-        (before_s, own_before_s), (after_s, own_s) = self._before, _cpu()
-        busy_s = None if before_s is None or after_s is None else after_s - before_s
-        return {"host": host.hostname(), "cores": os.cpu_count() or 1, "busy_s": busy_s, "own_s": own_s - own_before_s}
-
     def stamps(self) -> list[Stamps]:
-        return [{**{name: self._parts[name] for name in PARTS}, TAILS: self._tails}]
+        """Return the stamps of the block that has just ended, which is one iteration, and free its gradients."""
+        if self._runner is not None:
+            if not self._runner.watch.on_host and self._number:
+                last = self._runner.parts()
+                self._tails = [last["tail"]] * self._number
+                self._parts = Counter({name: time_ns * self._number for name, time_ns in last.items()})
+            self._stage.transport.sent.clear()
+            self._runner.optimizer.zero_grad()
+        stamps: Stamps = {**{name: self._parts[name] for name in PARTS}, TAILS: self._tails}
+        self._number, self._parts, self._tails = 0, Counter(), []
+        return [stamps]
 
     # ── outside the rounds ───────────────────────────────────────────────────────────────────────
     def detail(self) -> StepDetail:
@@ -344,12 +336,3 @@ def _traced_step(traced: Runner, rank: int, began: int) -> RankTimeline:
     return RankTimeline(
         rank, began / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(calls)
     )
-
-
-def _cpu() -> tuple[float | None, float]:
-    """Return the CPU seconds of the host, and of this process."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
-
-
-RANK_PART = RankPart(TrainingStage, prepare_process, WAITS_IN)

@@ -20,6 +20,9 @@ from collbench.packages.training.synchronisation import REFERENCE, Strategy
 from collbench.rank import torch_names
 from collbench.rank.device import Device, Event
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 
 # ── parts and interface of a synchroniser ────────────────────────────────────────────────────────
 class Stopwatch:

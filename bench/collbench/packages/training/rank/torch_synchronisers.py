@@ -20,6 +20,9 @@ from collbench.packages.training.rank.transport import EmulatedLink, Transport
 from collbench.rank import torch_names
 from collbench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 # torch 2.8 and newer let a caller make the calls of fully_shard.
 CUSTOM = "set_custom_all_gather"
 

@@ -24,6 +24,9 @@ from collbench.packages.training.step_records import Link
 from collbench.rank.group import Group
 from collbench.rank.mpi import MpiGroup, buffer_of, in_place
 
+# A rank waits for the other ranks here (`rank.process`).
+WAITS_FOR_RANKS = True
+
 # Most calls in flight at once; a step of the largest model has a few hundred.
 SLOTS = 1 << 16
 POLL_S = 50e-6

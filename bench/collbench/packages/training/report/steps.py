@@ -13,7 +13,7 @@ from operator import itemgetter
 from collbench.model import results
 from collbench.model.conclusions import Interval
 from collbench.model.projection import KINDS, grouped
-from collbench.model.records import Case, InvariantCheck, Run
+from collbench.model.records import Case, InvariantCheck
 from collbench.model.units import first_few, format_bytes, format_rounded_bytes, format_share
 from collbench.packages.training.catalog.strategies import competes, kind
 from collbench.packages.training.conclusions import (
@@ -26,11 +26,9 @@ from collbench.packages.training.conclusions import (
 )
 from collbench.packages.training.synchronisation import (
     REFERENCE,
-    TRAINING_STEP,
     Scenario,
     Strategy,
     short_name,
-    step_settings,
     strategy_in,
     with_strategy,
 )
@@ -407,17 +405,6 @@ def advice(scenario: ScenarioAnalysis) -> Blocks:
 
 
 # ── all of a run ─────────────────────────────────────────────────────────────────────────────────
-def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """Return a sentence per scenario with strategies whose split does not add up to exposed communication."""
-    lines = []
-    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
-        names = [result.name for result in scenario.results if result.adds_up is False]
-        if names:
-            where = f"{title}: " if len(scenarios) > 1 else ""
-            lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
-    return lines
-
-
 def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
     """Return one row per invariant: number of strategies that keep it, violations, reasons why it does not apply."""
     checks = []
@@ -475,19 +462,3 @@ SCALED: list[Column[ScalingPoint]] = [
     Column("speed-up", lambda point: f"{point.speed_up:.2f}"),
     Column("efficiency, %", _efficiency),
 ]
-
-
-def method_line(run: Run) -> str:
-    """Return one line on how training steps were measured; empty if there are none."""
-    steps = sorted({case.depth for case in run.plan.cases if case.op == TRAINING_STEP})
-    if not steps:
-        return ""
-    plan, settings = run.plan, step_settings(run.plan.settings)
-    return (
-        f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
-        "slowest rank · all strategies in every round, each round in another random order, seed "
-        f"{plan.settings.seed} · {settings.warmup_steps} steps per strategy beforehand · "
-        f"{labels.counted(plan.launches, 'launch')} of fresh processes · blocks in which other processes used more "
-        f"than {format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
-        "± is the standard deviation over rounds"
-    )

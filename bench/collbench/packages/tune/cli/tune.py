@@ -134,7 +134,7 @@ def _create(
     if state.alternate is not None:
         say(f"note: launches alternate: {sentence(state.alternate)}", err=True)
     plan = replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=())
-    path = folders.create(RESULTS, plan, config_source.raw, {"argv": list(argv), "overrides": sets})
+    path = folders.create(RESULTS, plan, config_source.raw, {"verb": "tune", "argv": list(argv), "overrides": sets})
     if check is not None:
         folders.write(path / f"{CHECKED}.{library.suffix}", check)
     write_state(path, state)

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from collbench.analyze.parts import AnalysisPart
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Json, Run
 
@@ -86,6 +85,3 @@ def facts(run: Run) -> dict[str, str]:
 def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return name → increase of its count, only for counts that increased."""
     return dict(Counter(after) - Counter(before))
-
-
-ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), notices=notices, facts=facts)

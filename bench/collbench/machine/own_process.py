@@ -1,4 +1,4 @@
-"""Inspect the process of a rank: cores, threads, open files and memory, from /proc/self."""
+"""Inspect this process: cores, threads, open files and memory, from /proc/self."""
 
 import os
 from collections import Counter
