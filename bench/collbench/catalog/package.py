@@ -14,6 +14,20 @@ MOST_PAGES = 4
 
 
 @dataclass(frozen=True)
+class JobKind:
+    """What a verb is as a job on several hosts, for the file that starts it."""
+
+    # Words of the file: where results are, and how the job ends.
+    results: str
+    end: str
+    # (Config, its path, Machine, number of nodes) → most seconds that the job takes on all ranks. None: it measures the
+    # plan of the configuration, with its world sizes.
+    estimate: Deferred | None = None
+    # True if it goes on without a failed node, where the scheduler allows it.
+    survives: bool = False
+
+
+@dataclass(frozen=True)
 class Verb:
     """One verb of the command line."""
 
@@ -24,8 +38,8 @@ class Verb:
     help: str
     # The words of an example.
     example: str
-    # For a verb that starts jobs: (Config, its path, Machine, number of nodes) → most seconds that the job takes.
-    job: Deferred | None = None
+    # For a verb that a job can be started with.
+    job: JobKind | None = None
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
