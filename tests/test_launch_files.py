@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from collbench.cli.plan import JOBS, wanted
+from collbench.cli.plan import JOBS, job_of
 from collbench.config import models as configuration
 from collbench.config import names
 from collbench.report.launch_files import FILE_NAMES, JobSpec, LauncherName, launch_file
@@ -27,7 +27,7 @@ WANTED = JobSpec("Big run_2", "run", JOBS["run"], "my configs/a'b.yaml", ("sizes
 def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: str = "run") -> JobSpec:
     """Return the job that `plan` writes if collbench is on PATH."""
     settings, _ = configuration.load(names.path_of(config), SETS)
-    return replace(wanted(settings, config, SETS, nodes, each, verb), programs=None)
+    return replace(job_of(settings, config, SETS, nodes, each, verb), programs=None)
 
 
 def test_the_examples_are_the_output_of_plan(monkeypatch):
@@ -41,7 +41,7 @@ def test_the_examples_are_the_output_of_plan(monkeypatch):
 def test_the_verb_prints_the_file_and_nothing_else(cli):
     done = cli("plan", cli.config(), "--launcher", "slurm", "--nodes", "2")
     settings = configuration.parse(TINY.encode(), "tiny.yaml", default_name="tiny")
-    assert done.stdout == launch_file(LauncherName.SLURM, wanted(settings, Path("tiny.yaml"), [], 2, None))
+    assert done.stdout == launch_file(LauncherName.SLURM, job_of(settings, Path("tiny.yaml"), [], 2, None))
     assert "--ntasks-per-node=1\n" in done.stdout  # two ranks on two hosts
     assert cli("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
 

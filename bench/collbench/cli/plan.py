@@ -56,9 +56,9 @@ def plan(
 ) -> int:
     """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
     if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):
-        chosen = launcher or LauncherName.TORCHRUN
-        file = launch_file_for(config, sets, chosen, nodes or USUAL_NODES, ranks_per_node, verb or "run")
-        say(file, nl=False)
+        settings, _ = configuration.load(names.path_of(config), sets)
+        job = job_of(settings, config, sets, nodes or USUAL_NODES, ranks_per_node, verb or "run")
+        say(launch_file(launcher or LauncherName.TORCHRUN, job), nl=False)
         return 0
     config_source = source(config)
     settings = parsed(config_source, sets)
@@ -83,19 +83,11 @@ PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
 USUAL_GPUS, USUAL_NODES = 8, 2
 
 
-def launch_file_for(
-    config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None, verb: str = "run"
-) -> str:
-    """Return the text of the file that starts the job. each: ranks per host; None: as the largest world size needs.
+def job_of(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: str = "run") -> JobSpec:
+    """Return the job that a file starts, with its estimated time. each: ranks per host; None: as the world sizes need.
 
     Without world sizes, or if the verb takes all ranks, None means one rank per GPU of a typical server, or per host.
     """
-    settings, _ = configuration.load(names.path_of(config), sets)
-    return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
-
-
-def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: str = "run") -> JobSpec:
-    """Return the job that the file starts, with its estimated time."""
     kind = JOBS[verb]
     gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
     if settings.world_sizes and kind.estimate is None:
