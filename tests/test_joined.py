@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from collbench.analyze.sessions import hosts
-from collbench.cli.plan import launch_file_for
+from collbench.cli.plan import job_of
+from collbench.config import models as configuration
 from collbench.machine import host
-from collbench.report.launch_files import LauncherName
+from collbench.report.launch_files import LauncherName, launch_file
 from collbench.report.notices import sentence
 from collbench.store import folders
 from conftest import ROOT, TINY, CommandLine
@@ -51,7 +52,8 @@ def free_port() -> int:
 def file_for(cli, launcher: LauncherName, text: str, nodes: int, each: int) -> str:
     """Write a configuration and the file that `plan --launcher` prints for it; return the name of the file."""
     config = cli.config(text)
-    file = launch_file_for(cli.folder / config, [], launcher, nodes, each)
+    settings, _ = configuration.load(cli.folder / config, [])
+    file = launch_file(launcher, job_of(settings, cli.folder / config, [], nodes, each))
     # An own port, because other tests may run at the same time; no pictures, to save time.
     file = file.replace("29400", str(free_port())).replace(f'{config}"]', f'{config}", "--no-plots"]')
     (cli.folder / "launch").write_text(file.replace(f"{config}\n", f"{config} --no-plots\n"))

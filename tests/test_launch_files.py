@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from collbench.cli.plan import wanted
+from collbench.cli.plan import JOBS, job_of
 from collbench.config import models as configuration
 from collbench.config import names
-from collbench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName, launch_file
+from collbench.report.launch_files import FILE_NAMES, JobSpec, LauncherName, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
@@ -21,13 +21,13 @@ EXAMPLES = ROOT / "examples" / "launch"
 
 NOTES = ("World sizes above 8 will be skipped", "2 of the 8 ranks will wait")
 SETS: list[str] = []
-WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
+WANTED = JobSpec("Big run_2", "run", JOBS["run"], "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
 
 
-def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: JobVerb = JobVerb.RUN) -> JobSpec:
+def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: str = "run") -> JobSpec:
     """Return the job that `plan` writes if collbench is on PATH."""
     settings, _ = configuration.load(names.path_of(config), SETS)
-    return replace(wanted(settings, config, SETS, nodes, each, verb), programs=None)
+    return replace(job_of(settings, config, SETS, nodes, each, verb), programs=None)
 
 
 def test_the_examples_are_the_output_of_plan(monkeypatch):
@@ -41,22 +41,22 @@ def test_the_examples_are_the_output_of_plan(monkeypatch):
 def test_the_verb_prints_the_file_and_nothing_else(cli):
     done = cli("plan", cli.config(), "--launcher", "slurm", "--nodes", "2")
     settings = configuration.parse(TINY.encode(), "tiny.yaml", default_name="tiny")
-    assert done.stdout == launch_file(LauncherName.SLURM, wanted(settings, Path("tiny.yaml"), [], 2, None))
+    assert done.stdout == launch_file(LauncherName.SLURM, job_of(settings, Path("tiny.yaml"), [], 2, None))
     assert "--ntasks-per-node=1\n" in done.stdout  # two ranks on two hosts
     assert cli("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
 
 
-@pytest.mark.parametrize("verb", JobVerb)
+@pytest.mark.parametrize("verb", JOBS)
 def test_shells_understand_the_files(verb):
     for launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.MPIRUN):
         for shell in ("sh", "bash"):
-            file = launch_file(launcher, replace(WANTED, verb=verb))
+            file = launch_file(launcher, replace(WANTED, verb=verb, kind=JOBS[verb]))
             subprocess.run([shell, "-n"], input=file, text=True, check=True)
 
 
 @pytest.mark.parametrize("launcher", LauncherName)
 def test_a_gate_has_a_file_for_each_launcher(launcher):
-    file = launch_file(launcher, wanted_by_path(ROOT / "configs/nccl.yaml", 16, 8, JobVerb.GATE))
+    file = launch_file(launcher, wanted_by_path(ROOT / "configs/nccl.yaml", 16, 8, "gate"))
     assert_starts(file, launcher, ["gate", str(ROOT / "configs/nccl.yaml")])
     assert "128" in file or launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.KUBERNETES)
     if launcher == LauncherName.SLURM:  # the other hosts go on without a lost host, and nothing is resumed
@@ -134,7 +134,7 @@ def test_ranks_that_do_not_match_the_world_sizes_are_reported():
 @pytest.mark.parametrize("name", ["测试", "a" * 64, "A_b.c", "-x-"])
 def test_names_of_jobs_are_valid_in_kubernetes(name):
     """Names are labels of DNS (RFC 1123), also for a pod, whose name is the name of the job and a number."""
-    job = JobSpec(name, "c.yaml", (), 2, 2, gpus=False, largest=4, seconds=1.0)
+    job = replace(WANTED, name=name)
     texts = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, job))
     names = {text["metadata"]["name"] for text in texts}
     assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,55}[a-z0-9])?", text) for text in names), names

@@ -19,10 +19,12 @@ SIZES = (1024, 2**14, 2**24)
 LAUNCHES = 8
 
 
-def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch"), ranks=2, batch=0.0):
+def run_of(
+    slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch"), ranks=2, batch=0.0, busy_s=2.0
+):
     """Return a run in which normal calls take `factor` times as long, and a share of them `slow` times longer still.
 
-    batch: the share of slow calls under SCHED_BATCH.
+    batch: the share of slow calls under SCHED_BATCH. busy_s: CPU seconds of all processes; two are those of the ranks.
     """
     dice = np.random.default_rng(5)
     made = []
@@ -33,28 +35,36 @@ def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("nor
                 share = (slow_share if scheduling == "normal" else batch) if size < 2**20 else 0.0
                 times = 1e6 * level * dice.lognormal(0, 0.03, (80, 1)) * np.where(dice.random((80, 1)) < share, slow, 1)
                 case = Case("all_reduce", "gloo", ranks, "float32", size, scheduling=scheduling)
-                made.append(samples(case, launch, np.repeat(times, ranks, axis=1)))
+                made.append(samples(case, launch, np.repeat(times, ranks, axis=1), busy_s=busy_s))
     return invented_run(made, launches=LAUNCHES)
 
 
+WAITS = {"slow_share": 0.4, "slow": 6.0}
+
+
 @pytest.mark.parametrize(
-    ("verdict", "made"),
+    ("verdict", "known", "made"),
     [
-        ("stalls", {"slow_share": 0.4, "slow": 6.0}),
-        ("stalls", {"factor": 2.0}),  # as if more ranks than cores stall in every call
-        ("none", {}),
-        ("harms", {"factor": 1 / 3}),
-        ("other", {"slow_share": 0.4, "slow": 6.0, "factor": 1 / 3}),
-        ("undecided", {"factor": 1.1, "scatter": 0.5}),
-        ("untested", {"slow_share": 0.4, "slow": 6.0, "schedulings": ("normal",)}),
+        ("stalls", "% of calls (1 – 16 KiB, 2 ranks) wait 5", WAITS),
+        # As if more ranks than cores stall in every call.
+        ("stalls", "small calls wait for a lock that gloo spins on", {"factor": 2.0}),
+        # With 4 ranks on 2 cores every call stalls; under SCHED_BATCH some calls wait for a core.
+        ("stalls", "small calls wait", {"factor": 8.0, "batch": 0.3, "slow": 4.0, "ranks": 4}),
+        ("none", "under SCHED_BATCH calls of up to 1 MiB are 1.0 times as fast", {}),
+        ("none", "take 3.0 times as long [2.9 – 3.1]. Such a loss was seen", {"factor": 1 / 3}),
+        ("none", "% of calls (1 – 16 KiB, 2 ranks) wait 1.69 ms; under SCHED_BATCH", WAITS | {"factor": 1 / 3}),
+        ("undecided", "More launches would show it.", {"factor": 1.1, "scatter": 0.5}),
+        ("undecided", "may not be gloo's lock", {"slow_share": 0.5, "slow": 6.0, "factor": 1.5, "batch": 0.4}),
+        ("undecided", "Other programs used the cores meanwhile", WAITS | {"busy_s": 4.0}),
+        ("untested", "tests the remedy", WAITS | {"schedulings": ("normal",)}),
     ],
 )
-def test_the_verdict_follows_from_intervals(verdict, made):
+def test_the_verdict_follows_from_intervals_and_the_sentence_says_what_is_known(verdict, known, made):
     run = run_of(**made)
     analysis = analyze(run)
     (stalls,) = modes_of(analysis).stalls
-    assert stalls.verdict == verdict, stalls
     sentence = stalls_sentence(stalls)
+    assert stalls.verdict == verdict and known in sentence, (stalls, sentence)
     # The sentence appears once, in the answer.
     assert (
         tuple(map(written, document.terminal(View(run, analysis))))[1].count(sentence)
@@ -77,19 +87,7 @@ def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
     two, four = run_of(slow_share=0.4, slow=6.0, factor=1 / 3), run_of(factor=2.3, ranks=4)
     run = replace(two, samples=[*two.samples, *four.samples])
     other, stalls = modes_of(analyze(run)).stalls
-    assert (other.verdict, other.ranks, stalls.verdict, stalls.ranks) == ("other", (2,), "stalls", (4,))
+    assert (other.verdict, other.ranks, stalls.verdict, stalls.ranks) == ("none", (2,), "stalls", (4,))
     assert {case.world_size for case in other.cases} == {2} and not stalls.cases
     first, second = answers(analyze(run))
     assert "2 ranks" in first and "gloo stalls here" in second and "with 4 ranks" in second and "2 ranks" not in second
-
-
-def test_no_cause_is_given_if_calls_under_batch_wait_as_often():
-    (stalls,) = modes_of(analyze(run_of(slow_share=0.5, slow=6.0, factor=1.5, batch=0.4))).stalls
-    assert stalls.verdict == "both"
-    assert "This may not be gloo's lock, because calls wait under SCHED_BATCH, too." in stalls_sentence(stalls)
-
-
-def test_a_second_mode_under_batch_only_raises_no_doubt():
-    """With 4 ranks on 2 cores every call stalls; under SCHED_BATCH some calls wait for a core."""
-    (stalls,) = modes_of(analyze(run_of(factor=8.0, batch=0.3, slow=4.0, ranks=4))).stalls
-    assert not stalls.cases and stalls.verdict == "stalls"

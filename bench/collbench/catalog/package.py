@@ -13,6 +13,20 @@ MOST_PAGES = 12
 
 
 @dataclass(frozen=True)
+class JobKind:
+    """What a verb is as a job on several hosts, for the file that starts it."""
+
+    # Words of the file: where results are, and how the job ends.
+    results: str
+    end: str
+    # (Config, its path, Machine, number of nodes) → most seconds that the job takes on all ranks. None: it measures the
+    # plan of the configuration, with its world sizes.
+    estimate: Deferred | None = None
+    # True if it goes on without a failed node, where the scheduler allows it.
+    survives: bool = False
+
+
+@dataclass(frozen=True)
 class Verb:
     """One verb of the command line."""
 
@@ -23,8 +37,8 @@ class Verb:
     help: str
     # The words of an example.
     example: str
-    # For a verb that starts jobs: (Config, its path, Machine, number of nodes) → most seconds that the job takes.
-    job: Deferred | None = None
+    # For a verb that a job can be started with.
+    job: JobKind | None = None
     # For a verb that measures runs: (folder, trust, plots, quiet, coordinator) → exit code, to resume one.
     resumes: Deferred | None = None
 

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from collbench import __version__
-from collbench.catalog.package import Verb
+from collbench.catalog.package import JobKind, Verb
 from collbench.catalog.registry import PACKAGES
 from collbench.cli.terminal import error_text, open_streams, say
 from collbench.config import names
@@ -76,6 +76,10 @@ VERBS = {
         "Measure",
         "Measure a configuration; ends with a table, a report and plots.",
         "run gloo",
+        JobKind(
+            "results are in results/",
+            "The signal ends the run in order before its time is over; go on with: collbench resume RUN.",
+        ),
         resumes=Deferred("cli.run:resume_run"),
     ),
     "resume": Verb(

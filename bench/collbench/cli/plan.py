@@ -4,8 +4,9 @@ import math
 import secrets
 import shutil
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +25,15 @@ from collbench.model.errors import UnmeasurableError
 from collbench.model.records import Machine
 from collbench.planning import plan as planning
 from collbench.report import planned
-from collbench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
+from collbench.report.launch_files import JobSpec, LauncherName, launch_file
 from collbench.store import facts, ledger
+
+# Verbs that a job can be started with.
+JOBS = {name: verb.job for name, verb in VERBS.items() if verb.job is not None}
+if TYPE_CHECKING:
+    JobName = str
+else:  # typer takes the values of an option from an enum
+    JobName = StrEnum("JobName", [(name.upper(), name) for name in JOBS])
 
 
 def plan(
@@ -44,13 +52,13 @@ def plan(
             help="Start N ranks per host (default: the largest world size, or 8 with GPUs).", metavar="N", min=1
         ),
     ] = None,
-    verb: Annotated[JobVerb | None, typer.Option(help="Set the command that the job runs (default: run).")] = None,
+    verb: Annotated[JobName | None, typer.Option(help="Set the command that the job runs (default: run).")] = None,
 ) -> int:
     """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
     if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):
-        chosen = launcher or LauncherName.TORCHRUN
-        file = launch_file_for(config, sets, chosen, nodes or USUAL_NODES, ranks_per_node, verb or JobVerb.RUN)
-        say(file, nl=False)
+        settings, _ = configuration.load(names.path_of(config), sets)
+        job = job_of(settings, config, sets, nodes or USUAL_NODES, ranks_per_node, verb or "run")
+        say(launch_file(launcher or LauncherName.TORCHRUN, job), nl=False)
         return 0
     config_source = source(config)
     settings = parsed(config_source, sets)
@@ -75,23 +83,14 @@ PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
 USUAL_GPUS, USUAL_NODES = 8, 2
 
 
-def launch_file_for(
-    config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
-) -> str:
-    """Return the text of the file that starts the job. each: ranks per host; None: as the largest world size needs.
+def job_of(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: str = "run") -> JobSpec:
+    """Return the job that a file starts, with its estimated time. each: ranks per host; None: as the world sizes need.
 
-    Without world sizes, or for a verb other than `run`, None means one rank per GPU of a typical server, or per host.
+    Without world sizes, or if the verb takes all ranks, None means one rank per GPU of a typical server, or per host.
     """
-    settings, _ = configuration.load(names.path_of(config), sets)
-    return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
-
-
-def wanted(
-    settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
-) -> JobSpec:
-    """Return the job that the file starts, with its estimated time."""
+    kind = JOBS[verb]
     gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
-    if settings.world_sizes and verb == JobVerb.RUN:
+    if settings.world_sizes and kind.estimate is None:
         each = each or math.ceil(max(settings.world_sizes) / nodes)
     else:
         each = each or (USUAL_GPUS if gpus else 1)
@@ -99,13 +98,15 @@ def wanted(
     machine = Machine(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
     )
-    if (job := VERBS[verb].job) is not None:
-        seconds, largest = job(settings, config, machine, nodes), ranks
+    if kind.estimate is not None:
+        seconds, largest = kind.estimate(settings, config, machine, nodes), ranks
     else:
         seconds = planning.estimate_s(planning.expand(settings, machine, 0))
         largest = max(settings.world_sizes, default=ranks)
     return JobSpec(
         name=settings.name,
+        verb=verb,
+        kind=kind,
         config=str(config),
         sets=tuple(sets),
         nodes=nodes,
@@ -113,7 +114,6 @@ def wanted(
         gpus=gpus,
         largest=largest,
         seconds=seconds,
-        verb=verb,
         programs=_programs(),
     )
 

@@ -14,17 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 from string import Template
 
+from collbench.catalog.package import JobKind
+
 # Time limit of a job: estimates are rough, so twice the estimate, and some minutes to start on many hosts.
 TIME_FACTOR, EXTRA_MINUTES = 2, 10
 # Time between a scheduler's signal and its kill: enough to stop in order, so that the run can be resumed.
 WARNING_S = 60
-
-
-class JobVerb(StrEnum):
-    """Verbs that a job can be started with."""
-
-    RUN = "run"
-    GATE = "gate"
 
 
 class LauncherName(StrEnum):
@@ -51,9 +46,11 @@ FILE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job that runs `verb` with `config` (and its `--set` overrides) on several hosts."""
+    """A job that runs `verb`, of this `kind`, with `config` (and its `--set` overrides) on several hosts."""
 
     name: str
+    verb: str
+    kind: JobKind
     config: str
     sets: tuple[str, ...]
     # Number of hosts (`nodes`), and number of ranks on each of them (`each`).
@@ -65,7 +62,6 @@ class JobSpec:
     largest: int
     # Estimated duration.
     seconds: float
-    verb: JobVerb = JobVerb.RUN
     # The folder with the programs collbench and torchrun; None if they are on PATH.
     programs: Path | None = None
 
@@ -76,7 +72,7 @@ class JobSpec:
     @property
     def arguments(self) -> list[str]:
         """The arguments of collbench."""
-        return [self.verb.value, self.config, *(part for text in self.sets for part in ("--set", text))]
+        return [self.verb, self.config, *(part for text in self.sets for part in ("--set", text))]
 
     def program(self, name: str) -> str:
         """Return a program as a quoted word for a shell."""
@@ -112,7 +108,10 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         bind="--gpu-bind=none " if job.gpus else "",
         minutes=math.ceil(TIME_FACTOR * job.seconds / 60) + EXTRA_MINUTES,
         warning=WARNING_S,
-        **_WORDS[job.verb],
+        results=job.kind.results,
+        end=job.kind.end,
+        survive="#SBATCH --no-kill\n" if job.kind.survives else "",
+        keep="--no-kill " if job.kind.survives else "",
     )
 
 
@@ -120,20 +119,3 @@ def _job_name(name: str) -> str:
     """Return a job name that Kubernetes allows too: a DNS label (RFC 1123), with which its pods' names begin."""
     allowed = re.sub(r"[^a-z0-9-]+", "-", name.lower())
     return f"collbench-{allowed}"[:MOST_OF_A_NAME].rstrip("-")
-
-
-# Texts of the files for each verb. A gate goes on without a failed node, if its scheduler allows it.
-_WORDS = {
-    JobVerb.RUN: {
-        "results": "results are in results/",
-        "end": "# The signal ends the run in order before its time is over; go on with: collbench resume RUN.",
-        "survive": "",
-        "keep": "",
-    },
-    JobVerb.GATE: {
-        "results": "gate.json and taint.txt are in results/",
-        "end": "# Status 0: every node passed; 1: some fail, their names are in taint.txt; 3: undecided.",
-        "survive": "#SBATCH --no-kill\n",
-        "keep": "--no-kill ",
-    },
-}

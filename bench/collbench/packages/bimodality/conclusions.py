@@ -1,28 +1,31 @@
 """Define the conclusions on modes: launches of two kinds, and whether gloo's small calls stall."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 from collbench.model.conclusions import Analysis, Interval
 from collbench.model.records import Case
 
 NAME = "bimodality"
+# Gloo sends larger messages in several segments: moving their bytes takes so long that a wait of some ms is a small
+# part of the time.
+SMALL_BYTES = 2**20
 
 
-class LaunchFact(StrEnum):
-    """Facts that are recorded for each launch and may differ between the two kinds."""
+class LaunchFact(Enum):
+    """Facts that are recorded for each launch and may differ between the two kinds, with their words in a report."""
 
-    CORES = "cores"
-    HOST = "host"
-    GPU = "gpu"
-    CHOICE = "library-choice"
-    OPEN_TO = "open-to-network"
-    TIME = "time"
-    PLACE = "place-in-launch"
-    OTHER_PROCESSES = "other-processes"
-    STEAL = "steal"
-    SEGMENTS_AGAIN = "segments-sent-again"
-    SESSION = "session"
+    CORES = "cores of rank {rank}"
+    HOST = "host of rank {rank}"
+    GPU = "GPU of rank {rank}"
+    CHOICE = "what the library chose"
+    OPEN_TO = "open to the network"
+    TIME = "when it ran"
+    PLACE = "its place in the order of the launch"
+    OTHER_PROCESSES = "CPU time of other processes"
+    STEAL = "CPU time that the hypervisor took"
+    SEGMENTS_AGAIN = "TCP segments sent again"
+    SESSION = "session of the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +62,26 @@ class LaunchModes:
     compared: tuple[LaunchFact, ...] = ()
 
 
+class StallVerdict(StrEnum):
+    """Whether gloo's small calls stall on a lock: whether its loop threads should run under SCHED_BATCH."""
+
+    # SCHED_BATCH makes small calls certainly faster, and nothing but gloo's lock explains it.
+    STALLS = "stalls"
+    # It certainly does not.
+    NONE = "none"
+    # Calls wait, and SCHED_BATCH was not measured.
+    UNTESTED = "untested"
+    # The interval is too wide, or calls wait for something else, too.
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, slots=True)
 class GlooStalls:
-    """Verdict on gloo's small calls: whether they stall, and the speed-up if its loop threads run under SCHED_BATCH."""
+    """Verdict on gloo's small calls, and the facts from which it follows."""
 
-    # One of "stalls", "none", "undecided"; "other": calls stall, and SCHED_BATCH is not a remedy; "harms": SCHED_BATCH
-    # makes calls slower; "untested": calls stall, and SCHED_BATCH was not measured. If SCHED_BATCH makes calls faster
-    # for an unknown reason: "disturbed": other programs used the cores; "both": calls under SCHED_BATCH stall, too.
-    verdict: str
+    verdict: StallVerdict
     # Numbers of ranks for which the verdict is true.
     ranks: tuple[int, ...]
-    # Largest size of the small calls.
-    largest_bytes: int
     # Cases with two modes under normal scheduling.
     cases: tuple[Case, ...]
     # Share of the calls of these cases that wait.
@@ -79,6 +90,8 @@ class GlooStalls:
     wait_s: float
     # Time under normal scheduling / time under SCHED_BATCH, over all small cases that have both. None if untested.
     factor: Interval | None
+    # True if calls wait about as often under SCHED_BATCH.
+    batch_waits: bool
     # True if other programs used the cores; calls wait for these programs, too.
     disturbed: bool
 

@@ -16,10 +16,10 @@ from collbench.analyze.sessions import is_virtual_gpu
 from collbench.catalog.backends import BACKENDS
 from collbench.cli.app import PLOTS, Sets
 from collbench.cli.job import run_task
+from collbench.cli.measuring import parsed, source
 from collbench.cli.output import give
 from collbench.cli.terminal import say
 from collbench.cli.trust import Difference, difference
-from collbench.config import models, names
 from collbench.launch import mpirun
 from collbench.launch.launcher import RendezvousFolder, preload
 from collbench.launch.ranks import Starter
@@ -27,12 +27,13 @@ from collbench.launch.side_process import SideProcess, check_python
 from collbench.launch.supervisor import ask
 from collbench.machine import gpus, host
 from collbench.model.errors import ConfigError, RankError, UnmeasurableError
-from collbench.model.records import Job, Json, Launch, Plan
+from collbench.model.projection import grouped
+from collbench.model.records import Job, Json, Plan
 from collbench.model.units import counted
 from collbench.packages.bits import report
 from collbench.packages.bits.analyze import compared
 from collbench.packages.bits.conclusions import BitsRow
-from collbench.packages.bits.planning import BitsJob, place, uncomparable
+from collbench.packages.bits.planning import BitsJob, uncomparable
 from collbench.planning import plan as plans
 from collbench.planning.footprint import arena_bytes
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 # Limit of the raw results of all launches on disk; a configuration with more data is for timing, not for this verb.
 MOST_BYTES = 8 * 2**30
-DOCUMENT, DATA, EVERYTHING = "bits.md", "bits.json", "all"
+EVERYTHING = "all"
 RANK = "collbench.packages.bits.rank:main"  # what ranks run
 
 
@@ -67,12 +68,12 @@ def bits(
     def task(coordinator: "Coordinator | None") -> int:
         if coordinator is not None:
             raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
-        path, side_b = names.path_of(config), difference("--b", of_b)
+        side_b = difference("--b", of_b)
         if side_b.sets:
             raise ConfigError(
                 f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE"
             )
-        plan = _comparable(path, sets)
+        plan = _comparable(config, sets)
         rows = _compared(plan, side_b)
         _written(rows, plan.name)
         broken = _broken(rows, require)
@@ -84,25 +85,25 @@ def bits(
     return run_task(task, lambda: b"")
 
 
-def _comparable(path: Path, sets: list[str]) -> Plan:
+def _comparable(config: Path, sets: list[str]) -> Plan:
     """Return a plan with only the cases whose bits can be compared, without empty launches; print omitted cases."""
-    settings, _ = models.load(path, sets)
-    if unsupported := host.unsupported_platform():
-        raise UnmeasurableError("", unsupported)
+    chosen = source(config)
+    settings = parsed(chosen, sets)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     plan = plans.expand(settings, host.machine(), seed)
     reasons = {case: uncomparable(case) for case in plan.cases}
-    for reason in dict.fromkeys(filter(None, reasons.values())):
-        operations = sorted({case.op for case in reasons if reasons[case] == reason})
-        say(f"note: {', '.join(operations)} left out: {reason}", err=True)
+    for reason, cases in grouped(reasons, lambda case: reasons[case]).items():
+        if reason is not None:
+            say(f"note: {', '.join(sorted({case.op for case in cases}))} left out: {reason}", err=True)
     launches = [replace(launch, cases=tuple(c for c in launch.cases if reasons[c] is None)) for launch in plan.order]
     order = tuple(launch for launch in launches if launch.cases)
     if not order:
-        raise UnmeasurableError(str(path), plans.unmeasurable_reason(plan) or "no case has bits that could be compared")
+        why = plans.unmeasurable_reason(plan) or "no case has bits that could be compared"
+        raise UnmeasurableError(chosen.name, why)
     nbytes = sum(arena_bytes(launch.cases, 0) * launch.world_size for launch in order)
     if nbytes > MOST_BYTES:
         raise ConfigError(
-            f"{path}: sizes: results of all launches would take {nbytes / 2**30:.1f} GiB of disk, and at most "
+            f"{chosen.name}: sizes: results of all launches would take {nbytes / 2**30:.1f} GiB of disk, and at most "
             f"{MOST_BYTES // 2**30} are allowed: use fewer or smaller sizes"
         )
     return replace(plan, order=order)
@@ -112,22 +113,18 @@ def _compared(plan: Plan, side_b: Difference) -> list[BitsRow]:
     """Run the ranks of one side or of both, and compare their results."""
     if side_b.python is not None:
         check_python("--b python", side_b.python)
+    modules = preload([plan])
     with RendezvousFolder() as private, Console(stderr=True).status("starting ranks") as status:
-        sides = [private.place()]
-        with mpirun.ByBackend(preload([plan])) as launcher:
-            facts = [called(plan, launcher, sides[0], lambda text: status.update(text))]
+        with mpirun.ByBackend(modules) as launcher:
+            sides = [called(plan, launcher, private.place(), status.update)]
         if side_b.python or side_b.variables:
-            sides.append(private.place())
-            python, modules = side_b.python or sys.executable, preload([plan])
-            with SideProcess("side B", python, side_b.variables, modules) as process:
+            with SideProcess("side B", side_b.python or sys.executable, side_b.variables, modules) as process:
                 process.wait_until_ready()
-                facts.append(called(plan, process, sides[1], lambda text: status.update(f"side B: {text}")))
-        return compared(plan, list(zip(sides, facts, strict=True)))
+                sides.append(called(plan, process, private.place(), lambda text: status.update(f"side B: {text}")))
+        return compared(plan, sides)
 
 
-def called(
-    plan: Plan, launcher: Starter, folder: Path, begun: Callable[[str], None] = lambda _: None
-) -> list[list[list[Json]]]:
+def called(plan: Plan, launcher: Starter, folder: Path, begun: Callable[[str], None]) -> list[list[list[Json]]]:
     """Have ranks make the calls of a plan, and write the raw results into `folder`.
 
     Return the facts of each rank, by launch and case. Raises UnmeasurableError, with the reason, if a launch fails.
@@ -135,22 +132,19 @@ def called(
     """
     facts = []
     for position, launch in enumerate(plan.order):
-        begun(f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}")
-        facts.append(_facts(plan, launch, launcher, place(folder, position)))
+        where = f"{launch.backend}, {counted(launch.world_size, 'rank')}"
+        begun(f"{where}, launch {launch.number}")
+        (place := folder / f"launch-{position}").mkdir()
+        settings = plan.settings.needed_by(launch.cases)
+        job = BitsJob(Job(launch, settings), str(place))
+        try:
+            lines, problem = ask(launcher, launch.world_size, RANK, job, settings.timeout_s)
+        except RankError as error:
+            problem = str(error)
+        if problem is not None:
+            raise UnmeasurableError(f"{where}: {problem}")
+        facts.append([json.loads(line) for line in lines])
     return facts
-
-
-def _facts(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> list[list[Json]]:
-    folder.mkdir()
-    settings = plan.settings.needed_by(launch.cases)
-    job = BitsJob(Job(launch, settings), str(folder))
-    try:
-        lines, problem = ask(launcher, launch.world_size, RANK, job, settings.timeout_s)
-    except RankError as error:
-        problem = str(error)
-    if problem is not None:
-        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {problem}")
-    return [json.loads(line) for line in lines]
 
 
 def _written(rows: list[BitsRow], name: str) -> None:
@@ -159,8 +153,8 @@ def _written(rows: list[BitsRow], name: str) -> None:
     on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
     virtual = on_gpus and any(is_virtual_gpu(str(gpus.facts(gpu)["name"])) for gpu in host.visible_gpus())
     files = {
-        folder / DOCUMENT: report.document(rows, name, virtual),
-        folder / DATA: json.dumps(report.as_json(rows), indent=1) + "\n",
+        folder / "bits.md": report.document(rows, name, virtual),
+        folder / "bits.json": json.dumps(report.as_json(rows), indent=1) + "\n",
     }
     give([*report.brief(rows), report.headline(rows, virtual)], files)
 

@@ -6,22 +6,20 @@ from enum import StrEnum
 from collbench.model.records import Case
 
 
-class Baseline(StrEnum):
-    """The results that other results are compared with."""
+class Variation(StrEnum):
+    """What two results differ in. All other variations are options that must not change a result, such as alignment."""
 
-    FIRST_CALL = "first call of the launch"
-    SIDE_A = "side A"
-    FIRST_LAUNCH = "launch 1"
-    RANK_0 = "rank 0"
-    OTHER_OPTION = "another option"
-    LARGER = "larger message"
+    AGAIN = "call again"  # the second call in the same process
+    LAUNCH = "fresh launch"  # other processes
+    RANKS = "ranks"  # each rank with rank 0, for operations whose result is the same on all ranks
+    LARGER = "larger message"  # the same elements begin each share of a larger message, which is cut differently
+    SIDE = "side B"  # another interpreter or environment
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """Description of the results that are compared."""
 
-    baseline: Baseline
     # The launch of the results, if launches or their calls are compared.
     launch: int = 0
     # The case of the baseline, if cases are compared: an option in words, or the size of a larger message.

@@ -6,14 +6,13 @@ each share of a larger message, so that results differ only in how the library c
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.catalog.collectives import OPERATIONS, ranks_together
-from collbench.catalog.dtypes import DTYPES
+from collbench.catalog.dtypes import DTYPES, dtype_named
 from collbench.model.divisions import WORLD
 from collbench.model.records import OPTIONS, Case, Job, Launch
 
@@ -21,11 +20,8 @@ Values = NDArray[np.float64]
 
 # Calls of each case in a launch: the second call must give the same bits.
 CALLS = 2
-# Options of a case that must not change the bits of its result. Root, reduce op and dtype change the result itself.
-VARIED = {
-    "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "memory", "oversubscribed",
-    "alignment",
-}  # fmt: skip
+# Options of a case that must not change the bits of its result. The others, like its dtype, change the result itself.
+VARIED = [option for option in OPTIONS if option.name not in {"reduce_op", "root", "groups", "splits"}]
 # Dtypes whose sums have a reference.
 FLOATS = {"float64", "float32", "float16", "bfloat16"}
 # Operations that send another share to each rank: a smaller message's share is the beginning of a larger message's.
@@ -46,34 +42,22 @@ class BitsJob:
         return self.job.launch
 
 
-def place(folder: Path, position: int) -> Path:
-    """Return the folder with the raw results of a launch, inside `folder`. position: of the launch in the plan."""
-    return folder / f"launch-{position}"
-
-
-def result_file(folder: Path, number: int, rank: int, call: int) -> Path:
-    """Return the file with the raw result of a call, in the folder of a launch. number: of the case in the launch."""
-    return folder / f"{number}-{rank}{f'-{call}' if call else ''}"
-
-
 def uncomparable(case: Case) -> str | None:
     """Return the reason why the results of a case are not compared; None if they are compared."""
     operation = OPERATIONS[case.op]
-    if not operation.pooled or operation.rank is not None:
-        return "it has no buffers whose bits could be compared"
-    if case.op == "all_to_all_uneven" or case.splits:
-        return "its parts are uneven: smaller messages are no part of larger ones"
-    if case.groups != WORLD:
-        return "groups are not compared: world sizes are"
-    if DTYPES[case.dtype].kind in {"complex", "bool"}:
-        return f"data of {case.dtype} are not made"
-    return None
+    reasons = {
+        "it has no buffers whose bits could be compared": not operation.pooled or operation.rank is not None,
+        "its parts are uneven: smaller messages are no part of larger ones": case.op == "all_to_all_uneven"
+        or case.splits is not None,
+        "groups are not compared: world sizes are": case.groups != WORLD,
+        f"data of {case.dtype} are not made": dtype_named(case.dtype).kind in {"complex", "bool"},
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def family(case: Case) -> Case:
     """Return the case with the options in VARIED at their defaults: the same for all variations of a case."""
-    changes = {option.name: option.default for option in OPTIONS if option.name in VARIED}
-    return replace(case, **changes)
+    return replace(case, **{option.name: option.default for option in VARIED})
 
 
 def shares(case: Case) -> int:
@@ -109,12 +93,9 @@ def sent(case: Case, seed: int, rank: int, count: int) -> Values:
 def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdouble] | None:
     """Return the sum that a rank should receive, added in higher precision than the case has.
 
-    None if the result is not a sum of floats, or if this machine has no higher precision than the case.
-    count: number of elements that the rank receives.
+    None if the result is not a sum of floats. count: number of elements that the rank receives.
     """
     if case.reduce_op not in {"sum", "avg"} or case.dtype not in FLOATS or not OPERATIONS[case.op].reduces:
-        return None
-    if case.dtype == "float64" and np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
     share = rank if case.op in _SHARES else 0
     parts = [values(case.dtype, seed, other, share, count) for other in range(case.world_size)]

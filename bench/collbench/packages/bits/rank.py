@@ -1,12 +1,11 @@
 """Make each case's call twice on data whose sums are rounded, and write this rank's results to files.
 
-In: an encoded `BitsJob`. Out: for each case a message with facts on the results of all ranks, and the raw results, part
-after part: `result_file` of the first call, and of the second call if its result differs. Data that are only moved are
-compared here with the data that were sent. Times nothing.
+In: an encoded `BitsJob`. Out: for each case a message with facts on the results of all ranks, and files with the raw
+results, part after part; results with the same bits share a file. Data that are only moved are compared here with the
+data that were sent. Times nothing.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from collbench.catalog.collectives import room_bytes
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.records import Case, Fault, Json
-from collbench.packages.bits.planning import CALLS, BitsJob, result_file, sent, shares
+from collbench.packages.bits.planning import CALLS, BitsJob, sent, shares
 from collbench.planning.footprint import arena_bytes
 from collbench.protocol.rank_context import RankContext
 from collbench.rank.collectives import CallArguments, Transfer, built
@@ -50,17 +49,18 @@ def _work(context: RankContext, bits: BitsJob) -> Json:
 
 
 def _called(case: Case, position: int, bits: BitsJob, group: Group, arena: Arena) -> Json:
-    """Make the calls of a case; return numbers of elements of the parts, and the number of wrong moved elements."""
+    """Make the calls of a case; return lengths of the parts, a file for each call, and the number of wrong elements."""
     settings, subgroup = bits.job.settings, group.subgroup(case)
     transfer = turns(case, subgroup)[0]
     offset = 1 if case.alignment == "unaligned" else 0
     buffer = arena.take(room_bytes(case), getattr(torch, case.dtype))[offset:]
     if transfer is None:
-        return {"parts": [], "wrong": 0}
+        return {"parts": [], "files": [""] * CALLS, "wrong": 0}
     outgoing, incoming = buffer[slice(*transfer.sends)], buffer[slice(*transfer.receives)]
     call = built(group.calls, CallArguments(subgroup, case, transfer, outgoing, incoming))
     own = _as_sent(case, settings.seed, subgroup.rank, outgoing.numel()).to(buffer.device)
     received: list[NDArray[np.uint8]] = []
+    files: list[str] = []
     for number in range(CALLS):
         buffer.view(torch.uint8).fill_(POISON)
         outgoing.copy_(own)
@@ -74,10 +74,13 @@ def _called(case: Case, position: int, bits: BitsJob, group: Group, arena: Arena
             if _is_for(fault, case, bits.launch.number, group.rank, number) and len(data):
                 data[fault.iteration % len(data)] ^= 1
         received.append(data)
-        if not number or not np.array_equal(data, received[0]):
-            result_file(Path(bits.folder), position, group.rank, number).write_bytes(data.tobytes())
+        same = number and np.array_equal(data, received[0])
+        files.append(files[0] if same else f"{bits.folder}/{position}-{group.rank}-{number}")
+        if not same:
+            data.tofile(files[number])
     lengths = [span.length for span in transfer.arrives]
-    return {"parts": lengths, "wrong": _wrong(case, transfer, received[0], settings.seed, subgroup.size)}
+    wrong = _wrong(case, transfer, received[0], settings.seed, subgroup.size)
+    return {"parts": lengths, "files": files, "wrong": wrong}
 
 
 def _as_sent(case: Case, seed: int, rank: int, count: int) -> torch.Tensor:

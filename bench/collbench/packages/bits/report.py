@@ -9,21 +9,22 @@ from dataclasses import asdict
 from collbench.model.projection import grouped
 from collbench.model.records import Json
 from collbench.model.units import format_bytes, format_share
-from collbench.packages.bits.conclusions import Baseline, BitsRow, Differing
+from collbench.packages.bits.conclusions import BitsRow, Differing, Variation
 from collbench.report.blocks import Blocks, Heading, items, left, pivot, section
 from collbench.report.labels import counted, dtype_words, enumerated, ranks_text
 
 # Largest number of sentences on differences; the rest is in bits.json.
 MOST_SENTENCES = 24
-# The compared results in words, from the fields of a `Compared`.
-BASELINES = {
-    Baseline.FIRST_CALL: "launch {0.launch}",
-    Baseline.SIDE_A: "side B with side A",
-    Baseline.FIRST_LAUNCH: "launch {0.launch} with launch 1",
-    Baseline.RANK_0: "with rank 0",
-    Baseline.OTHER_OPTION: "with {0.option}",
-    Baseline.LARGER: "beginning of {0.size_bytes} B",
+# For each variation, what its results are compared with, and both results in words, from a `Compared`.
+COMPARED: dict[str, tuple[str, str]] = {
+    Variation.AGAIN: ("first call of the launch", "launch {0.launch}"),
+    Variation.LAUNCH: ("launch 1", "launch {0.launch} with launch 1"),
+    Variation.RANKS: ("rank 0", "with rank 0"),
+    Variation.LARGER: ("larger message", "beginning of {0.size_bytes} B"),
+    Variation.SIDE: ("side A", "side B with side A"),
 }
+# The same for options of the configuration.
+OTHER_OPTION = ("another option", "with {0.option}")
 EXPLAINED = (
     "Each cell compares results bit by bit, of data whose sums are rounded: identical, or the share of elements that "
     "differ over all sizes, with the largest distance between two of them in units in the last place (ULP)."
@@ -40,9 +41,8 @@ def headline(rows: Sequence[BitsRow], virtual: bool = False) -> str:
     kinds = ", ".join(dict.fromkeys(row.variation for row in differing or rows))
     text = f"{len(differing)} of {number} are not" if differing else f"all of {number} are"
     text += f" the same bits ({kinds})" + ("; virtual GPUs: their sums are not NCCL's" if virtual else "")
-    if any(row.moves and (row.wrong or not row.identical) for row in rows):
-        return f"DEFECT: data that are only moved do not arrive as they were sent; {text}"
-    return text
+    defect = any(row.moves and (row.wrong or not row.identical) for row in rows)
+    return ("DEFECT: data that are only moved do not arrive as they were sent; " if defect else "") + text
 
 
 def brief(rows: Sequence[BitsRow]) -> Blocks:
@@ -84,20 +84,21 @@ def sentences(rows: Sequence[BitsRow]) -> list[str]:
     for row in rows:
         differing = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
         if differing:
-            texts.append(f"{_name(row)}, {ranks_text(row.case.world_size)}, {row.variation}: {_sentence(differing)}")
+            texts.append(_sentence(row, differing))
         elif row.wrong:
             texts.append(f"{_name(row)}: {row.wrong} elements arrived otherwise than they were sent")
     more = len(texts) - MOST_SENTENCES
     return [*texts[:MOST_SENTENCES], *([f"and {more} more: bits.json"] if more > 0 else [])]
 
 
-def _sentence(differing: Sequence[Differing]) -> str:
+def _sentence(row: BitsRow, differing: Sequence[Differing]) -> str:
     first, most = differing[0], max(differing, key=lambda comparison: comparison.share)
     rank, element = first.first or (0, 0)
-    which = BASELINES[first.compared.baseline].format(first.compared)
+    which = COMPARED.get(row.variation, OTHER_OPTION)[1].format(first.compared)
     text = (
-        f"from {format_bytes(first.size_bytes)} on ({which}); first element {element} of rank {rank}; most at "
-        f"{format_bytes(most.size_bytes)}, {format_share(most.share, 1)}"
+        f"{_name(row)}, {ranks_text(row.case.world_size)}, {row.variation}: from {format_bytes(first.size_bytes)} on "
+        f"({which}); first element {element} of rank {rank}; most at {format_bytes(most.size_bytes)}, "
+        f"{format_share(most.share, 1)}"
     )
     before, after = (sum(comparison.nearer[side] for comparison in differing) for side in (0, 1))
     if before + after:
@@ -114,14 +115,20 @@ def document(rows: Sequence[BitsRow], name: str, virtual: bool = False) -> Block
 
 def as_json(rows: Sequence[BitsRow]) -> Json:
     """Return the content of bits.json: the rows with all their comparisons."""
+    return {"rows": [_row_as_json(row) for row in rows]}
+
+
+def _row_as_json(row: BitsRow) -> Json:
+    baseline, _ = COMPARED.get(row.variation, OTHER_OPTION)
     return {
-        "rows": [
-            {"operation": row.case.op}
-            | {name: getattr(row.case, name) for name in ("dtype", "backend", "world_size", "reduce_op")}
-            | {name: getattr(row, name) for name in ("variation", "identical", "moves", "wrong")}
-            | {"comparisons": [asdict(comparison) | {"share": comparison.share} for comparison in row.comparisons]}
-            for row in rows
-        ]
+        "operation": row.case.op,
+        **{name: getattr(row.case, name) for name in ("dtype", "backend", "world_size", "reduce_op")},
+        **{name: getattr(row, name) for name in ("variation", "identical", "moves", "wrong")},
+        "comparisons": [
+            asdict(differing)
+            | {"compared": {"baseline": baseline, **asdict(differing.compared)}, "share": differing.share}
+            for differing in row.comparisons
+        ],
     }
 
 

@@ -1,6 +1,6 @@
 """Register the gate with the core: a verb that checks the nodes of a job, and a verb that checks a run with a table."""
 
-from collbench.catalog.package import Package, Verb
+from collbench.catalog.package import JobKind, Package, Verb
 from collbench.model.deferred import Deferred
 
 GATE = Package(
@@ -11,7 +11,12 @@ GATE = Package(
             "Measure",
             "Is every node good enough? Names those that are not, in few rounds.",
             "gate nccl",
-            job=Deferred("packages.gate.analyze.nodes:estimate_s"),
+            JobKind(
+                "gate.json and taint.txt are in results/",
+                "Status 0: every node passed; 1: some fail, their names are in taint.txt; 3: undecided.",
+                Deferred("packages.gate.analyze.nodes:estimate_s"),
+                survives=True,
+            ),
         ),
         "check": Verb(
             "packages.gate.cli.check:check",

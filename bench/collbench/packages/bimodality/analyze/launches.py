@@ -155,12 +155,10 @@ def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> It
 
 
 def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Flags, is_number: bool) -> Companion:
-    groups = [[value for value, is_slow in zip(values, slow, strict=True) if is_slow == kind] for kind in (True, False)]
+    slow_values, others = (np.array(values, dtype=object)[flags] for flags in (slow, ~slow))
     if is_number:
-        slow_mean, other_mean = (np.array(group, dtype=float).mean() for group in groups)
-        return Companion(tuple(names), more=bool(slow_mean > other_mean))
-    slow_texts, other_texts = (tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in groups)
-    return Companion(tuple(names), slow=slow_texts, others=other_texts)
+        return Companion(tuple(names), more=bool(slow_values.mean() > others.mean()))
+    return Companion(tuple(names), None, *(tuple(sorted(set(group))[:MOST_VALUES]) for group in (slow_values, others)))
 
 
 def read(run: Run) -> Reading:

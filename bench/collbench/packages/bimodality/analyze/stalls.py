@@ -13,13 +13,11 @@ import numpy as np
 from collbench.analyze.summaries import FOREIGN_CPU_LIMIT
 from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Interval, Summary
+from collbench.model.projection import grouped
 from collbench.model.records import Case
-from collbench.packages.bimodality.conclusions import GlooStalls
+from collbench.packages.bimodality.conclusions import SMALL_BYTES, GlooStalls, StallVerdict
 from collbench.stats.intervals import launch_interval
 
-# Gloo sends larger messages in several segments: moving their bytes takes so long that a wait of some ms is a small
-# part of the time.
-SMALL_BYTES = 2**20
 # A factor that is certainly below this is not a stall: observed stalls multiply the mean of small calls by 1.5 to 4.
 NEGLIGIBLE = 1.1
 
@@ -28,7 +26,7 @@ def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
     """Return the conclusions on gloo's small calls: one conclusion for all numbers of ranks with the same verdict."""
     small = [
         summary
-        for summary in summaries
+        for summary in sorted(summaries, key=lambda summary: summary.case.world_size)
         if summary.case.backend == "gloo"
         and summary.case.world_size > 1
         and summary.time_s is not None
@@ -37,9 +35,8 @@ def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
         and summary.case.metric == "isolated"
         and cycle(summary.case) == 1
     ]
-    by_verdict: dict[str, list[Summary]] = defaultdict(list)
-    for ranks in sorted({summary.case.world_size for summary in small}):
-        members = [summary for summary in small if summary.case.world_size == ranks]
+    by_verdict: dict[StallVerdict, list[Summary]] = defaultdict(list)
+    for members in grouped(small, lambda summary: summary.case.world_size).values():
         if (result := _stalls(members)) is not None:
             by_verdict[result.verdict] += members
     together = ((verdict, _stalls(members)) for verdict, members in by_verdict.items())
@@ -49,36 +46,32 @@ def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
 def _stalls(small: Sequence[Summary]) -> GlooStalls | None:
     """Return the conclusion on these cases; None if there is neither a factor nor a second mode."""
     normal = [summary for summary in small if summary.case.scheduling == "normal"]
+    waits = [(s.case, s.stall, s.iterations) for s in normal if s.stall is not None]
     factor = _factor(normal, {summary.case: summary for summary in small})
-    waits = [(summary.stall, summary.iterations) for summary in normal if summary.stall is not None]
     if factor is None and not waits:
         return None
-    calls = sum(iterations for _, iterations in waits)
-    waiting = sum(stall.share * iterations for stall, iterations in waits)
-    waited_s = sum(stall.share * iterations * (stall.slow_s - stall.fast_s) for stall, iterations in waits)
+    calls = sum(iterations for _, _, iterations in waits)
+    waiting = sum(stall.share * iterations for _, stall, iterations in waits)
+    waited_s = sum(stall.share * iterations * (stall.slow_s - stall.fast_s) for _, stall, iterations in waits)
     share = waiting / calls if calls else 0.0
+    batch = [s.stall.share for s in small if s.case.scheduling == "batch" and s.stall is not None]
+    batch_waits = bool(waits) and len(batch) > len(waits) / 2 and sum(batch) / len(batch) > share / 2
     disturbed = any(summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT for summary in small)
-    batch = [summary for summary in small if summary.case.scheduling == "batch" and summary.stall is not None]
-    still = sum(summary.stall.share for summary in batch if summary.stall is not None) / max(1, len(batch))
     if factor is None:
-        verdict = "untested"
-    elif factor.low > NEGLIGIBLE:
-        both = bool(waits) and len(batch) > len(waits) / 2 and still > share / 2
-        verdict = "disturbed" if disturbed else "both" if both else "stalls"
-    elif factor.high < 1 / NEGLIGIBLE:
-        verdict = "harms"
+        verdict = StallVerdict.UNTESTED
     elif factor.high < NEGLIGIBLE:
-        verdict = "other" if waits else "none"
+        verdict = StallVerdict.NONE
     else:
-        verdict = "undecided"
+        certain = factor.low > NEGLIGIBLE and not batch_waits and not disturbed
+        verdict = StallVerdict.STALLS if certain else StallVerdict.UNDECIDED
     return GlooStalls(
         verdict=verdict,
-        ranks=tuple(sorted({summary.case.world_size for summary in small})),
-        largest_bytes=SMALL_BYTES,
-        cases=tuple(summary.case for summary in normal if summary.stall is not None),
+        ranks=tuple(dict.fromkeys(summary.case.world_size for summary in small)),
+        cases=tuple(case for case, _, _ in waits),
         share=share,
         wait_s=waited_s / waiting if waiting else 0.0,
         factor=factor,
+        batch_waits=batch_waits,
         disturbed=disturbed,
     )
 
