@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # No tool prints longer lines, and matching patterns in longer lines could take very long.
@@ -74,13 +73,13 @@ class LogLine(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """The command line that started a program."""
 
     # Number of processes; None if the line does not give it.
     processes: int | None
-    program: str
+    # Match of the program's name.
+    program: re.Match[str]
 
 
 def lines(text: str) -> list[LogLine]:
@@ -115,7 +114,7 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     processes = int(nodes[1]) * int(per_node[1]) if nodes and per_node else None
     processes = int(ranks[1]) if ranks else processes
     several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
-    return Command(None if several else processes, started[0])
+    return Command(None if several else processes, started)
 
 
 def _bare(text: str) -> str:

@@ -56,7 +56,7 @@ def read(source: Source, options: Options) -> Reading:
     lines = source.lines()
     if any(line.text.startswith(OURS) for line in lines):
         raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run ({OURS}…; run NAME)")
-    sections = _sections(source, lines, reading)
+    sections = _sections(source, lines)
     measured = [section for section in sections if section.rows]
     for section in sections:
         reading.left_out[readings.UNREADABLE_ROWS()] += section.cut
@@ -71,23 +71,17 @@ def read(source: Source, options: Options) -> Reading:
     return reading
 
 
-DROPPED_VARIABLES = Kind("dropped-variables", "dropped from the file's environment dump: {count:count variable}")
-
-
-def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> list[Section]:
+def _sections(source: Source, lines: Sequence[LogLine]) -> list[Section]:
     """Return the executions, from the tools' JSON, else from text: a collector's log also begins like JSON."""
-    where = str(source.path)
-    if not _JSON.match(source.text):
-        return nccl_text.sections(lines, where)
-    try:
-        sections, dropped = nccl_json.sections(source.text, where)
-    except ForeignError:
-        sections = nccl_text.sections(lines, where)
-        if not any(section.rows or section.cut for section in sections):
-            raise
-        return sections
-    if dropped:
-        reading.notes.append(DROPPED_VARIABLES(count=dropped))
+    where, failure = str(source.path), None
+    if _JSON.match(source.text):
+        try:
+            return nccl_json.sections(source.text, where)
+        except ForeignError as error:
+            failure = error
+    sections = nccl_text.sections(lines, where)
+    if failure is not None and not any(section.rows or section.cut for section in sections):
+        raise failure
     return sections
 
 
@@ -227,7 +221,7 @@ def _splits(row: Row, section: Section, together: int, reading: Reading) -> str 
     if reason is not None:
         reading.left_out[reason] += 1
         return None
-    if stated is None and not section.environment:
+    if stated is None and section.dropped is None:
         reading.unknown.append(SPREAD_ASSUMED(variable=SPREAD, spread=spread))
     reading.notes.append(BUSIEST_RANK())
     return f"distance:{spread:.6f}".rstrip("0").rstrip(".") if spread else ""
@@ -250,6 +244,7 @@ def _launch(section: Section, ranks: int) -> Json | None:
     }
 
 
+DROPPED_VARIABLES = Kind("dropped-variables", "dropped from the file's environment dump: {count:count variable}")
 OUT_OF_BOUNDS = Kind("out-of-bounds", "the tool itself reports out of bounds values: {found} FAILED")
 IMPORTED_DEBUG_OUTPUT = Kind("imported-debug-output", "NCCL_DEBUG=INFO wrote while it measured")
 PARALLEL_INIT = Kind("parallel-init", "parallel init: one thread for each GPU of a process")
@@ -284,6 +279,8 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
         facts["nccl"] = section.nccl
     if section.variables:
         facts["variables"] = {**facts.get("variables", {}), **section.variables}
+    if section.dropped:
+        reading.notes.append(DROPPED_VARIABLES(count=section.dropped))
     if section.out_of_bounds:
         reading.notes.append(OUT_OF_BOUNDS(found=section.out_of_bounds))
     if section.debug:

@@ -175,7 +175,7 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
 
 def _fitting(command: Command | None, title: str | None) -> Command | None:
     """Return the command; None if it started another test than the title names."""
-    started = readings.operation_in(command.program) if command is not None else None
+    started = readings.operation_in(command.program[0]) if command is not None else None
     test = TESTS.get(re.sub(r"[^a-z]", "", (title or "").lower().removesuffix("latency")))
     return None if started is not None and test is not None and test.op != started else command
 
@@ -339,7 +339,7 @@ def _backend(table: _Table, library: str, options: Options, source: Source, read
 def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
     """Return the test (None if it has no counterpart here), and whether it is asynchronous."""
     if table.title is None:
-        named = readings.operation_in(table.command.program if table.command is not None else source.name)
+        named = readings.operation_in(table.command.program[0] if table.command is not None else source.name)
         op = readings.chosen_operation(named, options, str(source.path))
         window = any(column.startswith("Bandwidth") for column in table.columns)
         return next((test for test in TESTS.values() if test.op == op and test.window == window), None), False
