@@ -107,7 +107,11 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
     session = {
-        "imported": {"source": "the imported files", "tool": facts["tool"], **_merged(readings)},
+        "imported": {
+            "source": "the imported files",
+            "tool": facts["tool"],
+            **_merged(fact for reading in readings for fact in reading.facts),
+        },
         "launches": [launch for reading in readings for launch in reading.launches],
     }
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
@@ -151,15 +155,14 @@ def _joined(parts: Iterable[Sequence[T]]) -> list[T]:
     return list(dict.fromkeys(entry for part in parts for entry in part))
 
 
-def _merged(readings: Sequence[Reading]) -> Json:
-    """Combine the facts of all files: join lists and texts, merge dictionaries."""
+def _merged(facts: Iterable[Json]) -> Json:
+    """Combine the facts of all executions: join lists and texts, merge dictionaries."""
     merged: Json = {}
-    for reading in readings:
-        for fact, value in reading.facts.items():
-            if isinstance(value, dict):
-                merged[fact] = {**merged.get(fact, {}), **value}
-            elif isinstance(value, list):
-                merged[fact] = list(dict.fromkeys([*merged.get(fact, []), *value]))
-            else:
-                merged[fact] = " / ".join(dict.fromkeys([*filter(None, merged.get(fact, "").split(" / ")), value]))
+    for fact, value in (item for entry in facts for item in entry.items()):
+        if isinstance(value, dict):
+            merged[fact] = {**merged.get(fact, {}), **value}
+        elif isinstance(value, list):
+            merged[fact] = _joined([merged.get(fact, []), value])
+        else:
+            merged[fact] = " / ".join(_joined([[*filter(None, merged.get(fact, "").split(" / "))], [value]]))
     return merged

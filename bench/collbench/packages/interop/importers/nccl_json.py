@@ -139,7 +139,8 @@ def _half(place: str, half: Json, each_us: tuple[tuple[float, ...], ...] = (), s
 
 def _option(command: str, short: str, long: str, default: str = "0") -> str:
     """Return the last value of an option, in any spelling: -a 3, -a3, --average 3, --average=3."""
-    return [default, *re.findall(rf"(?<!\S)(?:-{short}\s*|--{long}[\s=])(\d+)", command)][-1]
+    given: list[str] = re.findall(rf"(?<!\S)(?:-{short}\s*|--{long}[\s=])(\d+)", command)
+    return [default, *given][-1]
 
 
 # ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────

@@ -175,6 +175,11 @@ class Section:
         """Return rank → group."""
         return {device.rank: device.group for device in self.ranks}
 
+    @property
+    def divided(self) -> bool:
+        """Return whether NCCL_TESTS_SPLIT divided the ranks into several groups."""
+        return len({*self.colours.values()}) > 1
+
 
 def version_of(code: int) -> str:
     """Format NCCL's version number as text: 22902 is 2.29.2; before 2.9 numbers were shorter: 2708 is 2.7.8."""
@@ -359,7 +364,7 @@ class _Parser:
         size, dtype = int(match[1]), match[3]
         lead, rest = _lead(without_labels(match[4]))
         halves, behind = self._halves(rest)
-        if dtype not in DTYPES and (not halves and dtype not in DTYPES_LACKING or lead[1] is None):
+        if dtype not in DTYPES and (lead[1] is None if halves else dtype not in DTYPES_LACKING):
             return False
         if halves and lead[1] is None:
             raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
@@ -416,9 +421,10 @@ class _Parser:
             places = places[1:] if self.gap > EMPTY_HALF else places if self.gap >= LEAST_GAP else ("", *places)
         for place, texts in zip(places, self.halves, strict=False):
             named = dict(zip(self.columns, texts, strict=True))
-            numbers = (printed(text) for text in (texts[0], named.get("algbw", ""), named["busbw"]))
+            wrong = next((named[name] for name in COUNTS if name in named), "N/A")
             if place:
-                row.halves.append(Half(place, *numbers, next((named[name] for name in COUNTS & {*named}), "N/A")))
+                rates = printed(named.get("algbw", "")), printed(named["busbw"])
+                row.halves.append(Half(place, printed(texts[0]), *rates, wrong))
         if len(row.halves) < len(places):
             self._count_as_unread(self.line)
         if row.halves:
@@ -436,6 +442,5 @@ def _command(line: str) -> tuple[str, int | None] | None:
 
 def _lead(text: str) -> tuple[tuple[str, int | None], str]:
     """Return reduce op and root (None if the row has no root), and the text that follows them."""
-    match = _LEAD.match(text)
-    assert match is not None, "it matches nothing, too"
-    return (match[1] or NO_REDUCE_OP, int(match[2]) if match[2] else None), text[match.end() :]
+    _, redop, root, rest = _LEAD.split(text, maxsplit=1)
+    return (redop or NO_REDUCE_OP, int(root) if root else None), rest

@@ -152,13 +152,25 @@ class Reading:
     notes: list[Notice] = field(default_factory=list)
     # Notices on facts that the file lacks.
     unknown: list[Notice] = field(default_factory=list)
-    # Where the tool ran: hosts, devices, nccl, variables.
-    facts: Json = field(default_factory=dict)
+    # Where each execution ran: hosts, devices, nccl, variables.
+    facts: list[Json] = field(default_factory=list)
     # Where each rank of an execution ran, in the form of environment.json.
     launches: list[Json] = field(default_factory=list)
 
 
 # ── facts that files may lack ────────────────────────────────────────────────────────────────────
+# Fact → what a file lacks if it does not state the fact, and what it states, in words.
+_FACTS = {
+    "operation": (
+        "does not name the measured collective; give it, such as --operation all_reduce (see: collbench list "
+        "operations)",
+        "that it measured {}",
+    ),
+    "world_size": ("does not contain the number of ranks; give it: --world-size N", "{} ranks"),
+    "backend": ("does not name the measured library; give it, such as --backend mpi", "that it measured {}"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The facts that the user states, for files that lack them."""
@@ -168,38 +180,18 @@ class Options:
     operation: str | None = None
     backend: str | None = None
 
-
-def chosen_operation(stated: str | None, options: Options, where: str) -> str:
-    """Return our name of the collective, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = (
-        "does not name the measured collective; give it, such as --operation all_reduce "
-        "(see: collbench list operations)"
-    )
-    return _chosen(stated, options.operation, where, lacking, "that it measured {}", "--operation")
-
-
-def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
-    """Return the number of ranks, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = "does not contain the number of ranks; give it: --world-size N"
-    ranks = _chosen(stated, options.world_size, where, lacking, "{} ranks", "--world-size")
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ForeignError(f"{where}: states {ranks} ranks, which is impossible")
-    return ranks
-
-
-def chosen_backend(stated: str | None, options: Options, where: str) -> str:
-    """Return our name of the library, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = "does not name the measured library; give it, such as --backend mpi"
-    return _chosen(stated, options.backend, where, lacking, "that it measured {}", "--backend")
-
-
-def _chosen(stated: T | None, given: T | None, where: str, lacking: str, words: str, option: str) -> T:
-    """Return what the file states, else what the user gave. words: what the file states, in words."""
-    if stated is not None and given not in {None, stated}:
-        raise ForeignError(f"{where}: states {words.format(stated)}, so {option} {given} cannot be right")
-    if (value := given if stated is None else stated) is None:
-        raise ForeignError(f"{where}: {lacking}")
-    return value
+    def chosen(self, fact: str, stated: T | None, source: Source) -> T:
+        """Return what the file states, else what the user gave. Raises ForeignError if neither does, or they differ."""
+        (lacking, words), given = _FACTS[fact], getattr(self, fact)
+        if stated is not None and given not in {None, stated}:
+            option = f"--{fact.replace('_', '-')} {given}"
+            raise ForeignError(f"{source.path}: states {words.format(stated)}, so {option} cannot be right")
+        value: T | None = given if stated is None else stated
+        if value is None:
+            raise ForeignError(f"{source.path}: {lacking}")
+        if fact == "world_size" and not 1 <= int(value) <= MOST_RANKS:
+            raise ForeignError(f"{source.path}: states {value} ranks, which is impossible")
+        return value
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
