@@ -17,12 +17,12 @@ from collbench.cli.terminal import say, show
 from collbench.machine import memory
 from collbench.model.errors import ConfigError, StoreError
 from collbench.model.records import NAME_PATTERN
-from collbench.model.units import MOST_RANKS
+from collbench.model.units import MOST_RANKS, counted
+from collbench.model.visible import visible
 from collbench.packages.interop.importers import assembly
 from collbench.packages.interop.importers.assembly import READERS, Imported
 from collbench.packages.interop.importers.nccl_text import READ
 from collbench.packages.interop.importers.readings import Options, read_source
-from collbench.packages.interop.report.nccl_tests import import_line, unread_lines
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
 
@@ -33,6 +33,8 @@ FORMATS_HELP = (
     f"The tool that wrote the files: nccl-tests (text of {READ} and of rccl-tests, or JSON); "
     "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."
 )
+# Unreadable lines of a file: number of lines that are shown, and number of characters per line.
+MOST_UNREAD, LONGEST_UNREAD = 3, 100
 
 
 def import_(
@@ -94,13 +96,18 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
 
 
 def _shown(path: Path, imported: Imported) -> int:
-    """Print what was imported, notes, the table and the files; return the exit code."""
-    result = folders.read(path)
-    analysis = analyze(result)
-    cases = len({samples.case for samples in imported.samples})
-    line = import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples))
-    show([f"{line}\n{path}"])
-    for text in unread_lines(imported.facts):
-        say(text, err=True)
+    """Print what was imported, its unreadable lines, the table and the files; return the exit code."""
+    facts, samples = imported.facts, imported.samples
+    files, tools = ", ".join(file["name"] for file in facts["files"]), ", ".join(facts["tool"])
+    cases = counted(len({entry.case for entry in samples}), "case")
+    content = f"{counted(imported.rows, 'row')} → {counted(len(samples), 'result')} of {cases}"
+    show([f"imported {files} ({tools}): {content} in {counted(imported.plan.launches, 'launch')}\n{path}"])
+    unread = [f"  {line['file']}:{line['line']}: {visible(line['text'])[:LONGEST_UNREAD]}" for line in facts["unread"]]
+    if unread:
+        say(f"warning: {counted(len(unread), 'line')} could not be read:", err=True)
+        say("\n".join(unread[:MOST_UNREAD]), err=True)
+    if len(unread) > MOST_UNREAD:
+        say(f"  and {len(unread) - MOST_UNREAD} more: manifest.json has all", err=True)
     say("")
-    return conclude(result, analysis, plots=False)
+    result = folders.read(path)
+    return conclude(result, analyze(result), plots=False)

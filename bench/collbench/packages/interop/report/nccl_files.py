@@ -8,9 +8,10 @@ as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import dropwhile, pairwise
+from itertools import dropwhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from collbench import __version__
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, half
-from collbench.catalog.subgroups import divide
 from collbench.model.conclusions import Summary
 from collbench.model.errors import ConfigError
 from collbench.model.facts import RankFacts
@@ -39,11 +39,14 @@ def nccl_tests_json(view: View) -> str:
     run, cases = view.run, _only_table(view)
     summaries = {summary.case: summary for summary in view.calls}
     case, members = cases[0], [summaries[case] for case in cases]
-    ranks = nccl_tests.ranks_of(run, case)
-    timed = _timed(run, cases) if case.depth == 1 else {}
+    ranks, (least, most, step) = nccl_tests.ranks_of(run, case), nccl_tests.sizes_of(cases)
+    # Samples with times of iterations, by case; a time of several calls is not that of an iteration.
+    timed = grouped((s for s in run.samples if s.timed is not None and case.depth == 1), lambda samples: samples.case)
+    timed = {case: timed[case] for case in cases if case in timed}
     average, enough = nccl_tests.average_busbw(run, members)
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
+    warmup = run.plan.settings.sampling.warmup * case.depth
     document = {
         "version": VERSION,
         "collbench": __version__,
@@ -51,7 +54,23 @@ def nccl_tests_json(view: View) -> str:
         "args": [test_named(case.op), *dropwhile(lambda word: word[:1] != "-", run.manifest.get("argv", [])), *MAXIMUM],
         "env": [f"{name}={value}" for name, value in nccl_tests.variables_of(run).items()],
         "nccl_version": _version(ranks),
-        "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
+        "config": {
+            "nthreads": 1,
+            "ngpus": nccl_tests.gpus_of_process(run, case),
+            "minimum_bytes": least,
+            "maximum_bytes": most,
+            "step_bytes": step,
+            "warmup_iters": warmup,
+            "iterations": case.depth if case.depth > 1 else _iterations(members),
+            "aggregated_iterations": 1,
+            "validation": None if wrong is None else 1,
+            "graph": int(case.metric == "graph"),
+            "blocking_collectives": _flag(case.depth == 1),
+            "per_iter_timing": _flag(bool(timed)),
+            "per_iter_skip": 0,
+            "parallel_init": _flag(False),
+            "devices": [_device(facts, case) for facts in nccl_tests.devices(case, ranks).values()],
+        },
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
         "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
         "average_bus_bandwidth": {
@@ -80,7 +99,7 @@ def rccl_tests_json(view: View) -> str:
     rows = []
     for summary in view.calls:
         for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
-            algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+            time_us, algbw, busbw, wrong = nccl_tests.columns(run, summary, time_s)
             size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
             rows.append(
                 {
@@ -95,10 +114,10 @@ def rccl_tests_json(view: View) -> str:
                     "type": dtype.replace("f8e", "fp8_e"),
                     "redop": redop,
                     "inPlace": int(half(summary.case) == "in"),
-                    "time": time_s * 1e6,
-                    "algBw": None if algbw is None else algbw / 1e9,
-                    "busBw": None if busbw is None else busbw / 1e9,
-                    "wrong": nccl_tests.wrong_elements(run, summary),
+                    "time": time_us,
+                    "algBw": algbw,
+                    "busBw": busbw,
+                    "wrong": wrong,
                 }
             )
     return json.dumps(rows, indent=2, allow_nan=False)
@@ -129,20 +148,14 @@ def _result(
         result[key] = None if summary is None else _half(run, summary)
         if summary is not None and summary.case in timed:
             result[f"{key}_per_iter"] = _per_iteration(timed[summary.case])
-    result["actual_iterations"] = max(s.iterations // max(1, s.launches) for s in halves.values())
+    result["actual_iterations"] = _iterations(halves.values())
     result["experiment_name"] = run.name
     return result
 
 
 def _half(run: Run, summary: Summary) -> Json:
-    algbw, busbw = nccl_tests.rates(summary)
-    time_s = nccl_tests.time_s(summary)
-    return {
-        "time": _number(None if time_s is None else time_s * 1e6),
-        "alg_bw": _number(None if algbw is None else algbw / 1e9),
-        "bus_bw": _number(None if busbw is None else busbw / 1e9),
-        "nwrong": nccl_tests.wrong_elements(run, summary),
-    }
+    time_us, algbw, busbw, wrong = nccl_tests.columns(run, summary)
+    return {"time": _number(time_us), "alg_bw": _number(algbw), "bus_bw": _number(busbw), "nwrong": wrong}
 
 
 def _per_iteration(samples: Sequence[Samples]) -> Json:
@@ -164,45 +177,17 @@ def _per_iteration(samples: Sequence[Samples]) -> Json:
     }
 
 
-def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
-    """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
-    wanted = {*cases}
-    return grouped((s for s in run.samples if s.case in wanted and s.timed is not None), lambda samples: samples.case)
+def _iterations(members: Iterable[Summary]) -> int:
+    return max(s.iterations // max(1, s.launches) for s in members)
 
 
-def _config(
-    run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool, checked: int | None
-) -> Json:
-    case, sampling, sizes = members[0].case, run.plan.settings.sampling, sorted({s.case.size_bytes for s in members})
-    made = max(s.iterations // max(1, s.launches) for s in members)
-    steps = {later - earlier for earlier, later in pairwise(sizes)}
-    return {
-        "nthreads": 1,
-        "ngpus": nccl_tests.gpus_of_process(run, case),
-        "minimum_bytes": sizes[0],
-        "maximum_bytes": sizes[-1],
-        "step_bytes": steps.pop() if len(steps) == 1 else None,
-        "warmup_iters": sampling.warmup * case.depth,
-        "iterations": case.depth if case.depth > 1 else made,
-        "aggregated_iterations": 1,
-        "validation": checked,
-        "graph": int(case.metric == "graph"),
-        "blocking_collectives": _flag(case.depth == 1),
-        "per_iter_timing": _flag(per_iteration),
-        "per_iter_skip": 0,
-        "parallel_init": _flag(False),
-        "devices": [_device(facts, case) for facts in ranks],
-    }
-
-
-def _device(facts: RankFacts, case: Case) -> Json:
-    _, _, number = str(facts.get("device", "")).partition(":")
+def _device(facts: Json, case: Case) -> Json:
     return {
         "rank": facts.get("rank"),
-        "group": divide(case.groups, case.world_size).of(facts.get("rank", 0)) or 0,
+        "group": facts["group"],
         "pid": facts.get("pid"),
         "hostname": facts.get("hostname"),
-        "device": int(number) if number.isdecimal() else None,
+        "device": facts["number"],
         "device_hex": None,
         "device_info": facts.get("device_name") or BACKENDS[case.backend].device,
     }
@@ -227,10 +212,8 @@ def _host_ns(timings: Timings) -> NDArray[np.int64]:
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:
     """Return NCCL's version as NCCL encodes it: 22902 for 2.29.2; None if unknown."""
-    parts = str((ranks[0].get("nccl") if ranks else None) or "").split(".")
-    if len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
-        return None
-    return int(parts[0]) * 10000 + int(parts[1]) * 100 + int(parts[2])
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.|$)", str(ranks[0].get("nccl")) if ranks else "")
+    return int(parts[1]) * 10000 + int(parts[2]) * 100 + int(parts[3]) if parts else None
 
 
 def _clock(moment: str | None) -> str | None:
