@@ -24,8 +24,7 @@ from collbench.model.conclusions import Summary
 from collbench.model.facts import RankFacts
 from collbench.model.projection import PLACEMENTS, grouped
 from collbench.model.records import Case, Json, Run
-from collbench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
-from collbench.packages.interop.catalog import dtype_named as name_of_dtype
+from collbench.packages.interop.catalog import DTYPES, NO_REDUCE_OP, NO_ROOT, REDUCE_OPS, name_in, test_named
 from collbench.planning.footprint import checked_apart
 from collbench.report.document import method_of_calls
 from collbench.report.labels import label, metric_name, ranks_text
@@ -225,9 +224,9 @@ def devices(case: Case, ranks: Iterable[RankFacts]) -> dict[int, Json]:
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    by_rank = devices(case, [*({"rank": rank} for rank in range(case.world_size)), *ranks])
+    known = devices(case, ranks)
     for rank in range(case.world_size):
-        facts = by_rank[rank]
+        facts = known.get(rank) or devices(case, [{"rank": rank}])[rank]
         where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
         process = f"Group {facts['group']:2} Pid {facts.get('pid', 0):6} on {where:>10}"
         yield f"#  Rank {rank:2} {process} device {facts['number'] or 0:2} [{UNKNOWN}] {name}"
@@ -247,8 +246,8 @@ def lead(case: Case) -> tuple[int, int, str, str, int]:
     """Return the size, number of elements, dtype, reduce op and root of a row."""
     operation = OPERATIONS[case.op]
     count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
-    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
-    return case.size_bytes, count, name_of_dtype(case.dtype), redop, case.root if operation.rooted else NO_ROOT
+    redop = name_in(REDUCE_OPS, case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    return case.size_bytes, count, name_in(DTYPES, case.dtype), redop, case.root if operation.rooted else NO_ROOT
 
 
 def wrong_elements(run: Run, summary: Summary) -> int | None:
