@@ -290,7 +290,7 @@ def _fit(taken: Sequence[Times]) -> _Fit:
     """Fit the times of all rounds: an effect per node, and an effect per round if all rounds have many groups."""
     logs, groups, round_of = _logs(taken)
     nodes = sorted({node for group in groups for node in group})
-    members = np.array([[float(node in group) for node in nodes] for group in groups])
+    members = np.array([np.isin(nodes, group) for group in groups], dtype=float)
     levels = np.ones((len(logs), 1))
     if _by_round(taken):
         levels = (round_of[:, None] == np.unique(round_of)).astype(float)
@@ -424,10 +424,11 @@ def _against_table(checks: dict[int, NodeCheck], taken: Sequence[Times], least_s
     pairs = [
         (*ends, math.log(s / least_s)) for times in sound for group, s in times.items() for ends in (group, group[::-1])
     ]
-    logs_of = {node: [log for _, _, log in ends] for node, ends in grouped(pairs, lambda pair: pair[0]).items()}
-    reaching = {node for node, logs in logs_of.items() if np.quantile(logs, BEST) < 0}
+    pairs_of = grouped(pairs, lambda pair: pair[0])
+    best = {node: np.quantile([log for _, _, log in ends], BEST) for node, ends in pairs_of.items()}
+    reaching = {node for node, log in best.items() if log < 0} or {*best}
     for node, check in checks.items():
-        logs = [log for own, partner, log in pairs if own == node and (partner in reaching or not reaching)]
+        logs = [log for _, partner, log in pairs_of.get(node, ()) if partner in reaching]
         if check.verdict == FAIL or not logs:
             continue
         rate = _rate(float(np.mean(logs)), half / math.sqrt(len(logs)))

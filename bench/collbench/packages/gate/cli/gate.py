@@ -31,7 +31,7 @@ from collbench.packages.gate.analyze import nodes as analysis
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.analyze.nodes import Group, Round, Times
 from collbench.packages.gate.conclusions import GateVerdict
-from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
+from collbench.packages.gate.report import as_json, gate_document, metrics
 from collbench.planning import plan
 from collbench.report.notices import sentence
 from collbench.store import folders
