@@ -54,13 +54,10 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         if not placed and _names_hardware(line):
             elsewhere += 1
             continue
-        tolerance = expected.tolerance_of(line)
-        fitting = [summary for summary in placed if _fits(line, summary.case)]
-        if line.size is None:
-            # A line without a size is for the largest size, at each world size.
-            largest: dict[int, int] = {}
-            for case in (summary.case for summary in fitting):
-                largest[case.world_size] = max(case.size_bytes, largest.get(case.world_size, 0))
+        tolerance, fitting = expected.tolerance_of(line), [s for s in placed if _fits(line, s.case)]
+        if line.size is None:  # the line is for the largest size, at each world size
+            by_ranks = grouped(fitting, lambda s: s.case.world_size)
+            largest = {ranks: max(s.case.size_bytes for s in several) for ranks, several in by_ranks.items()}
             fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
         for summary in fitting:
             rate, note, verdict = _bandwidth(summary)
@@ -72,7 +69,10 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         if not fitting:
             checks.append(Check(_case(line), MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
     index = _tested(checks, margins)
-    verdict, reason = _table_verdict(checks, index)
+    open_notes = [check.note for check in checks if check.verdict == INCONCLUSIVE]
+    above = all(note is not None and note.kind is ABOVE_ON_AVERAGE for note in open_notes)
+    facts = SimpleNamespace(lines={check.verdict for check in checks}, index=index, all_above=above)
+    verdict, reason = next((verdict, reason) for holds, verdict, reason in _VERDICTS if holds(facts))
     return CheckedTable(tuple(checks), verdict, reason(elsewhere=elsewhere), index)
 
 
@@ -103,14 +103,13 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
     for placed in applicable:
         for lines in grouped(placed, lambda line: line.operation).values():
             if len({line.fabric for line in lines}) > 1:
-                names = _fabrics(lines)
+                names = " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
                 raise ConfigError(f"for this hardware it has lines of {names}: name the network, TABLE:NETWORK")
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
     """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
-    kinds = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
-    *most, last = kinds
+    *most, last = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
     backends = " and ".join(dict.fromkeys(line.backend for line in lines))
     return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
 
@@ -128,10 +127,6 @@ def _devices(nodes: int | None, ranks: int | None, name: str) -> str:
     return several + (f"{ranks}×" if ranks else "") + name
 
 
-def _fabrics(lines: Sequence[Expectation]) -> str:
-    return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
-
-
 LINE_FAILED = Kind("line-failed", "{why}")
 NO_BANDWIDTH = Kind("no-bandwidth", "ranks shared a GPU: no bandwidth is given")
 NO_TIME = Kind("no-time", "no time was measured")
@@ -144,13 +139,12 @@ FEW_LAUNCHES_OF_LINE = Kind(
 def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
     """Return the measured bus bandwidth, and a notice and a verdict if it cannot be tested; both None if it can."""
     measured = None
-    if summary.time_s is not None:
-        time_s = summary.time_s
+    if (time_s := summary.time_s) is not None:
         value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
         measured = Interval(value, low, high, time_s.kind) if value and low and high else None
+    if measured is None and summary.failures:
+        return None, LINE_FAILED(why=summary.failures[0].text), MISSING
     if measured is None:
-        if summary.failures:
-            return None, LINE_FAILED(why=summary.failures[0].text), MISSING
         return None, (NO_BANDWIDTH if summary.case.oversubscribed else NO_TIME)(), MISSING
     if not measured.known:
         return measured, ONE_NUMBER(), INCONCLUSIVE
@@ -177,10 +171,9 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
             raise ConfigError(f"--against: no line of the table is for {pair.op}; it has {', '.join(operations)}")
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
-        raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which cannot be distinguished here: give the rate itself, "
-            "such as --against '250 GB/s'"
-        )
+        names = " and ".join(dict.fromkeys(str(line.fabric) for line in fitting))
+        remedy = "give the rate itself, such as --against '250 GB/s'"
+        raise UnmeasurableError(f"the table has lines for {names}, which cannot be distinguished here: {remedy}")
     return expected.least(fitting[0])
 
 
@@ -221,14 +214,6 @@ _VERDICTS: tuple[tuple[Callable[[Any], object], CheckVerdict, Kind], ...] = (
      Kind("a-line-below", f"a line is below its limit on average{_ELSEWHERE}")),
     (lambda f: True, INCONCLUSIVE, Kind("table-open", f"the table as a whole is open{_ELSEWHERE}")),
 )  # fmt: skip
-
-
-def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, Kind]:
-    """Return the verdict on the table, and its reason."""
-    open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
-    above = all(check.note is not None and check.note.kind is ABOVE_ON_AVERAGE for check in open_)
-    facts = SimpleNamespace(lines={check.verdict for check in checks}, index=index, all_above=above)
-    return next((verdict, reason) for holds, verdict, reason in _VERDICTS if holds(facts))
 
 
 def _names_hardware(line: Expectation) -> bool:
