@@ -19,8 +19,8 @@ from collbench.model.errors import ForeignError, damaged_json
 from collbench.model.records import Json
 from collbench.packages.interop.catalog import NO_REDUCE_OP
 from collbench.packages.interop.importers.context import COMMAND, OUTPUT, LogFact, LogFacts
-from collbench.packages.interop.importers.nccl_text import READ, DeviceRow, Half, Row, Section, version_of
-from collbench.packages.interop.importers.readings import LEAST_US, Printed, whole
+from collbench.packages.interop.importers.nccl_text import READ, Half, Row, Section, version_of
+from collbench.packages.interop.importers.readings import LEAST_US, Printed, whole, within
 
 # The tool writes six decimals, of microseconds and of GB/s.
 HALF_DIGIT = 0.5e-6
@@ -59,12 +59,11 @@ def _nccl_section(document: Json) -> Section:
     context = {name: LogFact(f"{name} {json.dumps(fact)}") for name, fact in facts.items()}
     context[COMMAND] = LogFact(OUTPUT.sub("", command))
     devices = [
-        DeviceRow(
-            _whole(device.get("rank")) or 0,
-            _whole(device.get("group")) or 0,
-            str(device.get("hostname", "")),
-            str(device.get("device_info", "")),
-        )
+        {
+            **{name: _whole(device.get(name)) or 0 for name in ("rank", "group")},
+            "hostname": str(device.get("hostname", "")),
+            "device_name": str(device.get("device_info", "")),
+        }
         for device in listed
     ]
     environment = document.get("env")
@@ -112,10 +111,10 @@ def _row(result: Json, config: Json, context: LogFacts) -> Row:
     return Row(size or 0, count or 0, dtype, redop, root, halves, _whole(result.get("actual_iterations")), context)
 
 
-def _world_size(devices: Sequence[DeviceRow], config: Json) -> int | None:
+def _world_size(devices: Sequence[Json], config: Json) -> int | None:
     """Return the number of ranks. The tool wrongly lists only the first device of a process with several devices."""
     each = (_whole(config.get("nthreads")) or 1) * (_whole(config.get("ngpus")) or 1)
-    numbers = sorted({device.rank for device in devices})
+    numbers = sorted({device["rank"] for device in devices})
     if each > 1 and numbers == [each * process for process in range(len(numbers))]:
         return each * len(numbers) or None
     return numbers[-1] + 1 if numbers else None
@@ -184,4 +183,4 @@ def _number(value: Any) -> Printed | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return Printed(number, HALF_DIGIT) if abs(number) < float("inf") else None
+    return within(number, HALF_DIGIT) if abs(number) < float("inf") else None

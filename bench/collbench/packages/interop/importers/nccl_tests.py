@@ -223,7 +223,7 @@ def _launch(section: Section, ranks: int) -> Json | None:
 
     In JSON only the first device of a process is listed: its other devices are assumed to have the same host and name.
     """
-    devices = {device.rank: {"hostname": device.host, "device_name": device.device} for device in section.ranks}
+    devices = {d["rank"]: {name: d[name] for name in ("hostname", "device_name")} for d in section.ranks}
     each = ranks // len(devices) if devices else 0
     if not each or section.copies > 1 or sorted(devices) != list(range(0, ranks, each)):
         return None
@@ -255,9 +255,9 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
     """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks."""
     if (launch := _launch(section, ranks)) is not None:
         reading.launches.append(launch)
-    devices = Counter(device.device for device in section.ranks if device.device)
+    devices = Counter(device["device_name"] for device in section.ranks if device["device_name"])
     facts = {
-        "hosts": list(dict.fromkeys(device.host for device in section.ranks if device.host)),
+        "hosts": list(dict.fromkeys(device["hostname"] for device in section.ranks if device["hostname"])),
         "devices": ", ".join(f"{count} × {name}" for name, count in sorted(devices.items())),
         "nccl": section.nccl,
         "variables": section.variables,

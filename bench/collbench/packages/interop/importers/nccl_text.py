@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from collbench.model.errors import ForeignError
+from collbench.model.records import Json
 from collbench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFact, LogFacts
 from collbench.packages.interop.importers.logs import LogLine, command_in, without_labels
@@ -68,17 +69,6 @@ _ALONE = re.compile(
 
 # ── one execution, from text or from JSON ────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """One line of the list of devices."""
-
-    rank: int
-    # Colour of NCCL_TESTS_SPLIT.
-    group: int
-    host: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
 class Half:
     """One of the two halves of a row."""
 
@@ -119,7 +109,8 @@ class Section:
     test: str | None = None
     tool: str | None = None
     nccl: str | None = None
-    ranks: list[DeviceRow] = field(default_factory=list)
+    # Lines of the list of devices: rank, group (the colour of NCCL_TESTS_SPLIT), hostname, device_name.
+    ranks: list[Json] = field(default_factory=list)
     # True if the list of devices is known to be incomplete.
     ranks_cut: bool = False
     expected_ranks: int | None = None
@@ -153,7 +144,7 @@ class Section:
     @property
     def copies(self) -> int:
         """Return the number of processes that each ran a separate world: without MPI, each calls itself rank 0."""
-        return max(Counter(device.rank for device in self.ranks).values(), default=1)
+        return max(Counter(device["rank"] for device in self.ranks).values(), default=1)
 
     @property
     def world_size(self) -> int | None:
@@ -165,7 +156,7 @@ class Section:
             return self.expected_ranks
         if not self.ranks or self.ranks_cut:
             return None
-        ranks = max(device.rank for device in self.ranks) + 1
+        ranks = max(device["rank"] for device in self.ranks) + 1
         started = None if self.processes is None else self.processes * self.per_process
         whole_list = ranks % self.per_process == 0 and started in {None, ranks}
         return ranks if whole_list or self.copies > 1 else None
@@ -173,7 +164,7 @@ class Section:
     @property
     def colours(self) -> dict[int, int]:
         """Return rank → group."""
-        return {device.rank: device.group for device in self.ranks}
+        return {device["rank"]: device["group"] for device in self.ranks}
 
     @property
     def divided(self) -> bool:
@@ -329,7 +320,8 @@ class _Parser:
                 self._end_section()
             self.stage = max(self.stage, _Reached.RANKS)
             rank, group, host, name = device.groups()
-            self.section.ranks.append(DeviceRow(int(rank), int(group or 0), host, name.strip().rstrip(".").strip()))
+            where = {"hostname": host, "device_name": name.strip().rstrip(".").strip()}
+            self.section.ranks.append({"rank": int(rank), "group": int(group or 0), **where})
             self.section.ranks_cut = self.section.ranks_cut or line.endswith("...")
         if library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line):
             self.section.nccl = library[1].rstrip(".")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.errors import ForeignError
@@ -66,18 +66,16 @@ def read_source(path: Path) -> Source:
             raw = file.read(LIMIT_BYTES + 1)
     except OSError as error:
         raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # a path with a NUL in it
-        raise ForeignError(f"{path!s:.100}: {error}") from None
-    if len(raw) > LIMIT_BYTES:
-        raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}: not a table of results")
-    if not raw.strip():
-        raise ForeignError(f"{path}: empty")
-    for start, kind in PACKED.items():
-        if raw.startswith(start):
-            raise ForeignError(f"{path}: packed with {kind}; unpack it first")
     text = raw.decode("utf-8-sig", errors="replace")  # with or without a byte-order mark
-    if text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text):
-        raise ForeignError(f"{path}: not UTF-8 text")
+    packed = next((kind for start, kind in PACKED.items() if raw.startswith(start)), None)
+    problems = (
+        (len(raw) > LIMIT_BYTES, f"larger than {format_bytes(LIMIT_BYTES)}: not a table of results"),
+        (not raw.strip(), "empty"),
+        (packed, f"packed with {packed}; unpack it first"),
+        (text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text), "not UTF-8 text"),
+    )
+    if (problem := next((words for holds, words in problems if holds), None)) is not None:
+        raise ForeignError(f"{path}: {problem}")
     return Source(path, hashlib.sha256(raw).hexdigest(), text)
 
 
@@ -87,29 +85,23 @@ LARGEST_WHOLE = 2**53
 _NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A number and half a unit of its last printed digit: the exact value lies in value ± half."""
+class Printed(NamedTuple):
+    """A printed number, and the limits between which its exact value lies."""
 
     value: float
-    half: float
+    low: float
+    high: float
 
-    @property
-    def low(self) -> float:
-        return self.value - self.half
 
-    @property
-    def high(self) -> float:
-        return self.value + self.half
+def within(value: float, half: float) -> Printed:
+    """Return value ± half."""
+    return Printed(value, value - half, value + half)
 
 
 def printed(text: str) -> Printed | None:
-    """Parse `113.70` as 113.7 ± 0.005; return None if the text is not a finite number."""
+    """Parse `113.70` as 113.7 ± 0.005, half a unit of the last digit; return None if it is not a number."""
     match = _NUMBER.fullmatch(text)
-    if match is None or not math.isfinite(value := float(match[0])):
-        return None
-    exponent = int(match[3] or 0) - len(match[2] or "")
-    return Printed(value, 0.5 * 10.0**exponent)
+    return None if match is None else within(float(match[0]), 0.5 * 10.0 ** (int(match[3] or 0) - len(match[2] or "")))
 
 
 def whole(text: str) -> int | None:
