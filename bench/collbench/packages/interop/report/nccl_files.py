@@ -22,8 +22,7 @@ from collbench.catalog.collectives import OPERATIONS, half
 from collbench.model.conclusions import Summary
 from collbench.model.errors import ConfigError
 from collbench.model.facts import RankFacts
-from collbench.model.projection import grouped
-from collbench.model.records import Case, Json, Run, Samples, Timings
+from collbench.model.records import Case, Json, Run, Samples
 from collbench.packages.interop.catalog import RCCL_NAMES, test_named
 from collbench.packages.interop.report import nccl_tests
 from collbench.report.view import View
@@ -40,9 +39,8 @@ def nccl_tests_json(view: View) -> str:
     summaries = {summary.case: summary for summary in view.calls}
     case, members = cases[0], [summaries[case] for case in cases]
     ranks, (least, most, step) = nccl_tests.ranks_of(run, case), nccl_tests.sizes_of(cases)
-    # Samples with times of iterations, by case; a time of several calls is not that of an iteration.
-    timed = grouped((s for s in run.samples if s.timed is not None and case.depth == 1), lambda samples: samples.case)
-    timed = {case: timed[case] for case in cases if case in timed}
+    # A time of several calls is not that of an iteration.
+    timed = case.depth == 1 and any(s.timed is not None for each in cases for s in _samples(run, each))
     average, enough = nccl_tests.average_busbw(run, members)
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
@@ -66,10 +64,13 @@ def nccl_tests_json(view: View) -> str:
             "validation": None if wrong is None else 1,
             "graph": int(case.metric == "graph"),
             "blocking_collectives": _flag(case.depth == 1),
-            "per_iter_timing": _flag(bool(timed)),
+            "per_iter_timing": _flag(timed),
             "per_iter_skip": 0,
             "parallel_init": _flag(False),
-            "devices": [_device(facts, case) for facts in nccl_tests.devices(case, ranks).values()],
+            "devices": [
+                device | {"device_info": device["device_info"] or BACKENDS[case.backend].device}
+                for device in nccl_tests.devices(case, ranks).values()
+            ],
         },
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
         "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
@@ -98,28 +99,26 @@ def rccl_tests_json(view: View) -> str:
         raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
     rows = []
     for summary in view.calls:
-        for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
-            time_us, algbw, busbw, wrong = nccl_tests.columns(run, summary, time_s)
+        for samples in _samples(run, summary.case) if summary.case in {*cases} else ():
+            time_s = samples.aggregate.time_s if samples.aggregate is not None else None
+            if samples.timed is not None:
+                time_s = float(_host_ns(samples).max(axis=1).mean()) / (1e9 * samples.timed.calls)
             size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
-            rows.append(
-                {
-                    "collbench": __version__,
-                    "numCycle": launch - 1,
-                    "name": name,
-                    "nodes": len(hosts) if hosts_known else None,
-                    "ranks": case.world_size,
-                    "ranksPerNode": per_node,
-                    "gpusPerRank": 1,
-                    "size": size,
-                    "type": dtype.replace("f8e", "fp8_e"),
-                    "redop": redop,
-                    "inPlace": int(half(summary.case) == "in"),
-                    "time": time_us,
-                    "algBw": algbw,
-                    "busBw": busbw,
-                    "wrong": wrong,
-                }
-            )
+            row = {
+                "collbench": __version__,
+                "numCycle": samples.launch - 1,
+                "name": name,
+                "nodes": len(hosts) if hosts_known else None,
+                "ranks": case.world_size,
+                "ranksPerNode": per_node,
+                "gpusPerRank": 1,
+                "size": size,
+                "type": dtype.replace("f8e", "fp8_e"),
+                "redop": redop,
+                "inPlace": int(half(summary.case) == "in"),
+            }
+            values = nccl_tests.columns(run, summary, time_s)
+            rows += [row | dict(zip(("time", "algBw", "busBw", "wrong"), values, strict=True))] * (time_s is not None)
     return json.dumps(rows, indent=2, allow_nan=False)
 
 
@@ -136,31 +135,26 @@ def _only_table(view: View) -> list[Case]:
     )
 
 
-def _result(
-    run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
-) -> Json:
+def _result(run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: bool) -> Json:
     """Return the object of one row: both placements, null for a placement that was not measured."""
     size, count, dtype, redop, root = nccl_tests.lead(row[0])
     result: Json = {"size": size, "count": count, "type": dtype, "redop": redop, "root": f"{root:6}"}
-    halves = {half(each): summaries[each] for each in row}
+    halves = {half(case): case for case in row}
     for place, key in KEYS.items():
-        summary = halves.get(place)
-        result[key] = None if summary is None else _half(run, summary)
-        if summary is not None and summary.case in timed:
-            result[f"{key}_per_iter"] = _per_iteration(timed[summary.case])
-    result["actual_iterations"] = _iterations(halves.values())
+        result[key] = None
+        if (case := halves.get(place)) is not None:
+            time_us, algbw, busbw, wrong = nccl_tests.columns(run, summaries[case])
+            rates = {"alg_bw": _number(algbw), "bus_bw": _number(busbw)}
+            result[key] = {"time": _number(time_us), **rates, "nwrong": wrong}
+            if timed and (samples := [s for s in _samples(run, case) if s.timed is not None]):
+                result[f"{key}_per_iter"] = _per_iteration(np.concatenate([*map(_host_ns, samples)]) / 1e3)
+    result["actual_iterations"] = _iterations(summaries[case] for case in row)
     result["experiment_name"] = run.name
     return result
 
 
-def _half(run: Run, summary: Summary) -> Json:
-    time_us, algbw, busbw, wrong = nccl_tests.columns(run, summary)
-    return {"time": _number(time_us), "alg_bw": _number(algbw), "bus_bw": _number(busbw), "nwrong": wrong}
-
-
-def _per_iteration(samples: Sequence[Samples]) -> Json:
+def _per_iteration(rank_times: NDArray[np.float64]) -> Json:
     """Return the times of the iterations of all launches, launch after launch; a process is a rank."""
-    rank_times = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
     times = rank_times.max(axis=1)
     average, deviation = float(times.mean()), float(times.std())
     percentiles = {f"p{q}_us": float(np.percentile(times, q, method="inverted_cdf")) for q in (50, 95, 99)}
@@ -181,33 +175,17 @@ def _iterations(members: Iterable[Summary]) -> int:
     return max(s.iterations // max(1, s.launches) for s in members)
 
 
-def _device(facts: Json, case: Case) -> Json:
-    return {
-        "rank": facts.get("rank"),
-        "group": facts["group"],
-        "pid": facts.get("pid"),
-        "hostname": facts.get("hostname"),
-        "device": facts["number"],
-        "device_hex": None,
-        "device_info": facts.get("device_name") or BACKENDS[case.backend].device,
-    }
-
-
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
-def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
-    """Return each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
-    times = []
-    for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
-        if samples.aggregate is not None:
-            times.append((samples.launch, samples.aggregate.time_s))
-        elif (timed := samples.timed) is not None:
-            times.append((samples.launch, float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls)))
-    return times
+def _samples(run: Run, case: Case) -> list[Samples]:
+    """Return the samples of a case that have times, launch after launch."""
+    samples = (s for s in run.samples if s.case == case and (s.timed is not None or s.aggregate is not None))
+    return sorted(samples, key=lambda s: s.launch)
 
 
-def _host_ns(timings: Timings) -> NDArray[np.int64]:
+def _host_ns(samples: Samples) -> NDArray[np.int64]:
     """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
-    return timings.duration_ns if timings.host_ns is None else timings.host_ns
+    assert samples.timed is not None  # noqa: S101 - callers have looked
+    return samples.timed.duration_ns if samples.timed.host_ns is None else samples.timed.host_ns
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:

@@ -213,23 +213,29 @@ def ranks_of(run: Run, case: Case) -> list[RankFacts]:
 
 
 def devices(case: Case, ranks: Iterable[RankFacts]) -> dict[int, Json]:
-    """Return rank → its facts, with the number of its group, and of its device if it is known."""
-    groups = divide(case.groups, case.world_size)
-    found = {}
+    """Return rank → its line in nccl-tests' list of devices, with the names of its JSON; None for an unknown fact."""
+    groups, lines = divide(case.groups, case.world_size), {}
     for facts in ranks:
         rank, number = facts.get("rank", 0), str(facts.get("device", "")).partition(":")[2]
-        found[rank] = {**facts, "group": groups.of(rank) or 0, "number": int(number) if number.isdecimal() else None}
-    return found
+        lines[rank] = {
+            "rank": rank,
+            "group": groups.of(rank) or 0,
+            "pid": facts.get("pid"),
+            "hostname": facts.get("hostname"),
+            "device": int(number) if number.isdecimal() else None,
+            "device_hex": None,
+            "device_info": facts.get("device_name"),
+        }
+    return lines
 
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    known = devices(case, ranks)
-    for rank in range(case.world_size):
-        facts = known.get(rank) or devices(case, [{"rank": rank}])[rank]
-        where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
-        process = f"Group {facts['group']:2} Pid {facts.get('pid', 0):6} on {where:>10}"
-        yield f"#  Rank {rank:2} {process} device {facts['number'] or 0:2} [{UNKNOWN}] {name}"
+    unknown: list[RankFacts] = [{"rank": rank} for rank in range(case.world_size)]
+    for rank, device in devices(case, [*unknown, *ranks]).items():
+        where, name = device["hostname"] or "unknown", device["device_info"] or "unknown"
+        process = f"Group {device['group']:2} Pid {device['pid'] or 0:6} on {where:>10}"
+        yield f"#  Rank {rank:2} {process} device {device['device'] or 0:2} [{UNKNOWN}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
@@ -266,9 +272,8 @@ def wrong_elements(run: Run, summary: Summary) -> int | None:
 
 def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
     """Return the number of wrong results in a table; None if an imported run does not give it for all its cases."""
-    if run.imported is not None and any(wrong_elements(run, summary) is None for summary in members):
-        return None
-    return sum(failure.kind == "wrong" for summary in members for failure in summary.failures)
+    counts = [wrong_elements(run, summary) for summary in members]
+    return None if run.imported is not None and None in counts else sum(filter(None, counts))
 
 
 def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, bool | None]:
