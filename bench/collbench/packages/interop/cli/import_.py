@@ -59,29 +59,28 @@ def import_(
 
     Exit code 1 if the tool found results to be wrong.
     """
-    if operation is not None and operation not in OPERATIONS:
-        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
-    if backend is not None and backend not in BACKENDS:
-        raise ConfigError(f"--backend {backend}: no such backend; allowed: {', '.join(BACKENDS)}")
+    for option, given, known in (("operation", operation, OPERATIONS), ("backend", backend, BACKENDS)):
+        if given is not None and given not in known:
+            raise ConfigError(f"--{option} {given}: no such {option}; allowed: {', '.join(known)}")
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
     options = Options(world_size, operation, backend)
     title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
-    readings = []
     with memory.limited(files):
-        for file in files:
-            source = read_source(file)
-            readings.append((source, READERS[format.value](source, options)))
+        sources = map(read_source, files)
+        readings = [(source, READERS[format.value](source, options)) for source in sources]
         imported = assembly.assemble(format.value, title, readings)
-    path = _written(imported, assembly.explanation(imported), context.obj)
-    return _shown(path, imported)
+    path = _written(imported, context.obj)
+    _show(path, imported)
+    result = folders.read(path)
+    return conclude(result, analyze(result), plots=False)
 
 
-def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
+def _written(imported: Imported, given: list[str]) -> Path:
     """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "imported": imported.facts}
-    path = folders.create(RESULTS, imported.plan, explanation, facts)
+    path = folders.create(RESULTS, imported.plan, assembly.explanation(imported), facts)
     try:
         folders.write_environment(path, [imported.session])
         with Journal(path) as journal:
@@ -95,8 +94,8 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     return path
 
 
-def _shown(path: Path, imported: Imported) -> int:
-    """Print what was imported, its unreadable lines, the table and the files; return the exit code."""
+def _show(path: Path, imported: Imported) -> None:
+    """Print what was imported, and lines that could not be read."""
     facts, samples = imported.facts, imported.samples
     files, tools = ", ".join(file["name"] for file in facts["files"]), ", ".join(facts["tool"])
     cases = counted(len({entry.case for entry in samples}), "case")
@@ -109,5 +108,3 @@ def _shown(path: Path, imported: Imported) -> int:
     if len(unread) > MOST_UNREAD:
         say(f"  and {len(unread) - MOST_UNREAD} more: manifest.json has all", err=True)
     say("")
-    result = folders.read(path)
-    return conclude(result, analyze(result), plots=False)
