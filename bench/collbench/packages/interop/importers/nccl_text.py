@@ -249,10 +249,10 @@ class _Parser:
 
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
-        line, begun = numbered.text, self.section.rows or self.section.cut
+        line = numbered.text
         if self._begins_row(numbered) or self._continues_row(line):
             return
-        in_table = (begun or self.titled) and not self.closed
+        in_table = (self.section.rows or self.section.cut or self.titled) and not self.closed
         if in_table and (_BEGINS_LIKE_A_ROW.match(line) or _PART_OF_A_ROW.match(line)):
             self._count_as_unread(numbered)
             return
