@@ -92,9 +92,9 @@ class Row:
     size: int
     count: int
     dtype: str
-    redop: str
+    redop: str = NO_REDUCE_OP
     # None if the row has no column for the root.
-    root: int | None
+    root: int | None = None
     halves: list[Half] = field(default_factory=list)
     iterations: int | None = None
     # Facts of its table, as in `context`.
@@ -250,7 +250,7 @@ class _Parser:
     def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
         line = numbered.text
-        if self._begins_row(numbered) or self._continues_row(line):
+        if self._reads_row(numbered):
             return
         in_table = (self.section.rows or self.section.cut or self.titled) and not self.closed
         if in_table and (_BEGINS_LIKE_A_ROW.match(line) or _PART_OF_A_ROW.match(line)):
@@ -348,46 +348,41 @@ class _Parser:
         self.titled, self.section.cpu_time = True, "cputime" in names
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────
-    def _begins_row(self, line: LogLine) -> bool:
-        """Begin a row; return False if the line does not contain a row."""
+    def _reads_row(self, line: LogLine) -> bool:
+        """Begin a row, or read the rest of the row that was begun; return False if the line has neither."""
         match = _ROW.search(line.text)
-        if match is None:
+        row = self.row if match is None else Row(int(match[1]), int(match[2]), match[3])
+        if row is None:
             return False
-        size, dtype = int(match[1]), match[3]
-        lead, rest = _lead(without_labels(match[4]))
+        text = rest = line.text if match is None else without_labels(match[4])
+        if row.root is None and (match is not None or not self.halves):  # the row begins, or was torn before its root
+            redop, row.root, rest = _lead(text)
+            row.redop = redop or row.redop
         halves, behind = self._halves(rest)
-        if dtype not in DTYPES and (lead[1] is None if halves else dtype not in DTYPES_LACKING):
+        if match is None and not halves:
+            if rest != text and rest.strip():  # the line ends within a half
+                self.finish_row()
             return False
-        if halves and lead[1] is None:
-            raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
-        self.finish_row()
-        self.stage = _Reached.ROWS
-        if self.section.rows and size > self.section.rows[-1].size:
-            self.context.lines = {}
-        else:  # a table, or the same rows once more
-            self.facts = self.context.table()
-        self.row = Row(size, int(match[2]), dtype, *lead, context=self.facts)
-        self.line, self.halves, self.gap = line, [], 0 if "\t" in line.text else len(rest) - len(rest.lstrip())
-        self._add(halves, behind)
-        if _ROW.search(behind):  # two rows whose line feed was lost
-            self._begins_row(LogLine(line.number, behind))
-        return True
-
-    def _continues_row(self, line: str) -> bool:
-        """Read the rest of a row that was begun; return False if the line does not contain it."""
-        if self.row is None:
-            return False
-        rest = line
-        if self.row.root is None and not self.halves:  # interrupted before its root
-            (redop, self.row.root), rest = _lead(line)
-            if self.row.root is not None and (redop == NO_REDUCE_OP) != (self.row.redop == NO_REDUCE_OP):
-                self.row.redop = redop
-        halves, behind = self._halves(rest)
-        if halves:
-            self._add(halves, behind)
-        elif rest != line and rest.strip():  # the line ends within a half
+        if match is not None:
+            if row.dtype not in DTYPES and (row.root is None if halves else row.dtype not in DTYPES_LACKING):
+                return False
+            if halves and row.root is None:
+                raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
             self.finish_row()
-        return bool(halves)
+            self.stage = _Reached.ROWS
+            if self.section.rows and row.size > self.section.rows[-1].size:
+                self.context.lines = {}
+            else:  # a table, or the same rows once more
+                self.facts = self.context.table()
+            row.context, self.row, self.line, self.halves = self.facts, row, line, []
+            self.gap = 0 if "\t" in line.text else len(rest) - len(rest.lstrip())
+        self.halves += halves
+        # A row that is cut within a half is finished, too: the rest of the half could not be recognised.
+        if len(self.halves) >= len(self.places) or _TORN.match(behind):
+            self.finish_row()
+        if match is not None and _ROW.search(behind):  # two rows whose line feed was lost
+            self._reads_row(LogLine(line.number, behind))
+        return True
 
     def _halves(self, text: str) -> tuple[list[tuple[str, ...]], str]:
         """Return the values of the complete halves at the beginning of a text, and the text that follows them."""
@@ -396,12 +391,6 @@ class _Parser:
             halves.append(match.groups())
             text = text[match.end() :]
         return halves, text
-
-    def _add(self, halves: list[tuple[str, ...]], behind: str) -> None:
-        """Add halves; finish the row if it is complete, or cut within a half: its rest could not be recognised."""
-        self.halves += halves
-        if len(self.halves) >= len(self.places) or _TORN.match(behind):
-            self.finish_row()
 
     def finish_row(self) -> None:
         """Add the row that was begun to the section, as far as it was read."""
@@ -432,7 +421,7 @@ def _command(line: str) -> tuple[str, int | None] | None:
     return None if alone is None else (alone[1] or alone[2], None)
 
 
-def _lead(text: str) -> tuple[tuple[str, int | None], str]:
-    """Return reduce op and root (None if the row has no root), and the text that follows them."""
+def _lead(text: str) -> tuple[str | None, int | None, str]:
+    """Return reduce op and root of a row (None if it has none), and the text that follows them."""
     _, redop, root, rest = _LEAD.split(text, maxsplit=1)
-    return (redop or NO_REDUCE_OP, int(root) if root else None), rest
+    return redop, int(root) if root else None, rest
