@@ -51,10 +51,11 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
     elsewhere = 0
     for line in expected.expect:
         placed = [s for s in summaries if _placed(line, s.case, places.get((s.case.backend, s.case.world_size)))]
-        if not placed and _names_hardware(line):
+        if not placed and line.names_hardware:
             elsewhere += 1
             continue
-        tolerance, fitting = expected.tolerance_of(line), [s for s in placed if _fits(line, s.case)]
+        tolerance, wanted = expected.tolerance_of(line), _wanted(line)
+        fitting = [s for s in placed if all(getattr(s.case, name) == value for name, value in wanted.items())]
         if line.size is None:  # the line is for the largest size, at each world size
             by_ranks = grouped(fitting, lambda s: s.case.world_size)
             largest = {ranks: max(s.case.size_bytes for s in several) for ranks, several in by_ranks.items()}
@@ -67,7 +68,9 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, verdict, line.busbw, tolerance, rate, note, line.source))
         if not fitting:
-            checks.append(Check(_case(line), MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
+            ranks = (line.nodes or 1) * (line.ranks_per_node or 1)
+            case = Case(**{"world_size": ranks, "size_bytes": 0, **wanted})
+            checks.append(Check(case, MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
     index = _tested(checks, margins)
     open_notes = [check.note for check in checks if check.verdict == INCONCLUSIVE]
     above = all(note is not None and note.kind is ABOVE_ON_AVERAGE for note in open_notes)
@@ -89,7 +92,7 @@ def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
 
 def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places: Places) -> None:
     """Raise ConfigError if a table is for other hardware than these cases, or for several networks of this hardware."""
-    if not all(map(_names_hardware, expected.expect)):
+    if not all(line.names_hardware for line in expected.expect):
         return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
     applicable = [
@@ -216,21 +219,12 @@ _VERDICTS: tuple[tuple[Callable[[Any], object], CheckVerdict, Kind], ...] = (
 )  # fmt: skip
 
 
-def _names_hardware(line: Expectation) -> bool:
-    return not (line.gpu is None and line.nodes is None and line.ranks_per_node is None)
-
-
 def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
     """Return whether the ranks ran on the hardware that the line names; True if it names none."""
-    if not _names_hardware(line):
-        return True
-    if place is None:
-        return False
-    return (
-        (line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus)))
-        and line.nodes in {None, place.hosts}
-        and line.ranks_per_node in {None, case.world_size / place.hosts}
-    )
+    if place is None or not line.names_hardware:
+        return not line.names_hardware
+    gpus = line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus))
+    return gpus and line.nodes in {None, place.hosts} and line.ranks_per_node in {None, case.world_size / place.hosts}
 
 
 def _is_gpu(word: str, name: str) -> bool:
@@ -239,21 +233,12 @@ def _is_gpu(word: str, name: str) -> bool:
     return re.search(rf"\b{re.escape(word)}", name, re.IGNORECASE) is not None and boards[0] == boards[1]
 
 
-def _fits(line: Expectation, case: Case) -> bool:
-    wanted = _case(line)
-    if (case.op, case.backend, case.dtype) != (wanted.op, wanted.backend, wanted.dtype):
-        return False
-    if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
-        return False
-    free = {name for name in OPEN if line.option(name) is None}
-    # Options of the plan are not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
-    compared = (option.name for option in OPTIONS if option.key and option.name not in free)
-    return all(getattr(case, name) == getattr(wanted, name) for name in compared)
+def _wanted(line: Expectation) -> dict[str, Any]:
+    """Return the fields that a case must have; fields that may have any value are left out.
 
-
-def _case(line: Expectation) -> Case:
-    """Return the case that a line describes; fields that it leaves out have their defaults."""
-    named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
-    options = {name: value for name, value in named if value is not None}
-    ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
-    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)
+    Options of the plan are not among them: depth follows from the metric; a case whose ranks share a GPU is MISSING.
+    """
+    options = {option.name: line.option(option.name) for option in OPTIONS if option.key}
+    sizes = {"world_size": line.world_size, "size_bytes": line.size}
+    fields = {"op": line.operation, "backend": line.backend, "dtype": line.dtype, **sizes, **options}
+    return {name: value for name, value in fields.items() if value is not None or name not in {*sizes, *OPEN}}
