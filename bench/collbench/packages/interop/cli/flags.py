@@ -27,17 +27,7 @@ from collbench.model.divisions import WORLD, Division
 from collbench.model.errors import ConfigError
 from collbench.model.records import Case
 from collbench.model.units import format_bytes
-from collbench.packages.interop import catalog as nccl_tests_names
-from collbench.packages.interop.catalog import (
-    DEFAULT_SPREAD,
-    DTYPES,
-    DTYPES_LACKING,
-    MATRIX_FILE,
-    OPERATIONS_LACKING,
-    REDUCE_OPS,
-    SPREAD,
-    UNEVEN_TEST,
-)
+from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.report.nccl_tests import LEAST_BUSBW, least_busbw
 from collbench.report.notices import sentence
 
@@ -82,8 +72,8 @@ FLAGS = (
     Flag("e", ("maxbytes",), "SIZE", "largest size (32M)"),
     Flag("i", ("stepbytes",), "SIZE", "step from size to size (1M)"),
     Flag("f", ("stepfactor",), "N", "factor from size to size, in place of a step"),
-    Flag("o", ("op",), "OP", f"{', '.join(REDUCE_OPS)} or all (sum)"),
-    Flag("d", ("datatype",), "TYPE", f"{', '.join(DTYPES)} or all (float)"),
+    Flag("o", ("op",), "OP", f"{', '.join(theirs.REDUCE_OPS)} or all (sum)"),
+    Flag("d", ("datatype",), "TYPE", f"{', '.join(theirs.DTYPES)} or all (float)"),
     Flag("r", ("root",), "ROOT", "a rank, or all (0)"),
     Flag("n", ("iters",), "N", "calls back to back (metric pipelined; 20)"),
     Flag("w", ("warmup_iters",), "N", "calls before that (5; in nccl-tests since 2.17: 1)"),
@@ -139,9 +129,9 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     ranks = processes * _number(flags, "t", 1) * _number(flags, "g", 1)
     if ranks == 1:
         remarks.append("one rank: nothing is communicated; -g N has N ranks, and so has a job of N processes")
-    dtypes = _named(flags, "d", "type", DTYPES, "float")
+    dtypes = _named(flags, "d", "type", theirs.DTYPES, "float")
     if len(dtypes) > 1:
-        remarks.append(f"-d all: without {' and '.join(DTYPES_LACKING)}, which torch does not reduce")
+        remarks.append(f"-d all: without {' and '.join(theirs.DTYPES_LACKING)}, which torch does not reduce")
     settings: dict[str, Any] = {
         "name": op,
         "backends": [backend],
@@ -150,7 +140,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "operations": [op],
         "dtypes": dtypes,
         **_operation_settings(flags, op, ranks, remarks),
-        **_variables(env, test == UNEVEN_TEST, processes, ranks // processes, remarks),
+        **_variables(env, test == theirs.UNEVEN_TEST, processes, ranks // processes, remarks),
         "sizes": _sizes(flags, remarks),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
@@ -191,9 +181,9 @@ def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
 # ── single flags, and flags that belong together ─────────────────────────────────────────────────
 def _operation(name: str, test: str) -> str:
     """Return the operation with our name, or the operation of nccl-tests' test. test: the name without `_perf`."""
-    if test in OPERATIONS_LACKING:
-        raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
-    operation = test if test in CALLS else nccl_tests_names.operation_of(test)
+    if test in theirs.OPERATIONS_LACKING:
+        raise ConfigError(f"{name}: there is no such operation here ({theirs.OPERATIONS_LACKING[test]})")
+    operation = test if test in CALLS else theirs.operation_of(test)
     if operation is None:
         other_names = "and nccl-tests' names, such as alltoall_perf"
         raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, other_names)}")
@@ -211,10 +201,12 @@ def _variables(env: Mapping[str, str], uneven: bool, processes: int, each: int, 
         settings["groups"] = [str(division)]
         del own[split]
     if uneven:
-        spread = own.pop(SPREAD, f"{DEFAULT_SPREAD:g}")
-        if MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
-            raise ConfigError(f"{SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'")
-        remarks.append(f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={spread}; say a matrix in splits")
+        spread = own.pop(theirs.SPREAD, f"{theirs.DEFAULT_SPREAD:g}")
+        if theirs.MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
+            raise ConfigError(
+                f"{theirs.SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'"
+            )
+        remarks.append(f"{theirs.UNEVEN_TEST}_perf: divided as with {theirs.SPREAD}={spread}; say a matrix in splits")
         settings["splits"] = [{"distance": float(spread)} if float(spread) else "even"]
     remarks += [f"{name}={text}: ignored: it changes nothing here" for name, text in own.items()]
     return settings
@@ -242,7 +234,7 @@ def _named(flags: Mapping[str, str], letter: str, noun: str, names: Mapping[str,
     """Return our name of what a flag names; all names for `all`. names: nccl-tests' name → ours."""
     name = flags.get(letter, default)
     if name != "all" and name not in names:
-        why = "torch does not reduce it" if name in DTYPES_LACKING else f"unknown {noun}"
+        why = "torch does not reduce it" if name in theirs.DTYPES_LACKING else f"unknown {noun}"
         raise ConfigError(f"-{letter} {name}: {why}; allowed: {', '.join(names)}, all")
     return [*names.values()] if name == "all" else [names[name]]
 
@@ -250,7 +242,7 @@ def _named(flags: Mapping[str, str], letter: str, noun: str, names: Mapping[str,
 def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: list[str]) -> dict[str, Any]:
     """Return the settings of reduce ops and roots, if the operation has them."""
     settings: dict[str, Any] = {}
-    reduce_ops, root = _named(flags, "o", "reduce op", REDUCE_OPS, "sum"), flags.get("r")
+    reduce_ops, root = _named(flags, "o", "reduce op", theirs.REDUCE_OPS, "sum"), flags.get("r")
     if OPERATIONS[op].reduces:
         settings["reduce_ops"] = reduce_ops
     elif "o" in flags:

@@ -17,15 +17,7 @@ from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Aggregate, Case, Failure, Json
 from collbench.model.units import US
-from collbench.packages.interop import catalog as nccl_tests_names
-from collbench.packages.interop.catalog import (
-    DEFAULT_SPREAD,
-    MATRIX_FILE,
-    NO_REDUCE_OP,
-    SPREAD,
-    UNEVEN_TEST,
-    uneven_bytes,
-)
+from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
@@ -111,7 +103,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     """Add the numbers of one execution."""
     reading.rows += len(section.rows)
     reading.tools.append(section.tool or "nccl-tests of unknown version")
-    stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
+    stated = theirs.operation_of(section.test) if section.test is not None else None
     if section.test is not None and stated is None:
         reading.left_out[readings.NO_COUNTERPART(test=f"{section.test}_perf")] += len(section.rows)
         return
@@ -137,10 +129,10 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     _check_rates(rows, op, together, reading)
     for row in rows:
         case = _case(row, section, op, ranks, division)
-        if section.test == UNEVEN_TEST:
+        if section.test == theirs.UNEVEN_TEST:
             reading.notes.append(BUSIEST_RANK())
-            if SPREAD not in section.variables and section.dropped is None:
-                reading.unknown.append(SPREAD_ASSUMED(variable=SPREAD, spread=DEFAULT_SPREAD))
+            if theirs.SPREAD not in section.variables and section.dropped is None:
+                reading.unknown.append(SPREAD_ASSUMED(variable=theirs.SPREAD, spread=theirs.DEFAULT_SPREAD))
             spread = round(_spread(section), 6)
             case = replace(case, splits=Splits("distance", spread) if spread else None)
         reading.numbers += _numbers(row, section, case, reading)
@@ -152,7 +144,7 @@ def _ranks(section: Section, op: str, options: Options, source: Source, reading:
     if section.copies > 1:
         reading.notes.append(COPIES(copies=section.copies, ranks=listed))
     fixed = readings.bus_factor(op, 2) == readings.bus_factor(op, 4)
-    if not fixed and not section.divided and section.test != UNEVEN_TEST:
+    if not fixed and not section.divided and section.test != theirs.UNEVEN_TEST:
         halves = [half for row in section.rows for half in row.halves]
         rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
         computed = readings.ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
@@ -192,20 +184,20 @@ def _objection(row: Row, section: Section, op: str, ranks: int, together: int) -
         return NEGATIVE_SIZE() if row.size else readings.SIZE_0()
     if row.dtype not in readings.DTYPES:
         return readings.OTHER_DTYPE(dtype=row.dtype)
-    if row.redop not in {*nccl_tests_names.REDUCE_OPS, NO_REDUCE_OP}:
+    if row.redop not in {*theirs.REDUCE_OPS, theirs.NO_REDUCE_OP}:
         return OTHER_REDUCE_OP(reduce_op=row.redop)
     if operation.rooted and (row.root or 0) >= ranks:
         return STRANGE_ROOT()
     itemsize = dtype_named(readings.DTYPES[row.dtype]).itemsize
-    if section.test == UNEVEN_TEST:
+    if section.test == theirs.UNEVEN_TEST:
         if "rccl" in (section.tool or ""):
             return OTHER_DIVISION()
-        if MATRIX_FILE in section.variables or row.count == 0:
+        if theirs.MATRIX_FILE in section.variables or row.count == 0:
             return MATRIX_OF_BYTES()
-        follows = uneven_bytes(together, row.count, itemsize, _spread(section)) == row.size
+        follows = theirs.uneven_bytes(together, row.count, itemsize, _spread(section)) == row.size
         return None if follows else NOT_BY_SPREAD(spread=_spread(section))
     wrong = row.count > 0 and row.count * itemsize * operation.pieces(together) != row.size
-    wrong |= operation.reduces and row.redop == NO_REDUCE_OP
+    wrong |= operation.reduces and row.redop == theirs.NO_REDUCE_OP
     for half in row.halves:
         if half.time is not None and half.algbw is not None and half.time.value >= readings.LEAST_US:
             wrong |= not readings.agrees(row.size, half.time, half.algbw)
@@ -214,8 +206,8 @@ def _objection(row: Row, section: Section, op: str, ranks: int, together: int) -
 
 def _spread(section: Section) -> float:
     """Return the share by which alltoallv_perf divided unevenly, from 0 to 1."""
-    stated = readings.printed(section.variables.get(SPREAD, ""))
-    return DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
+    stated = readings.printed(section.variables.get(theirs.SPREAD, ""))
+    return theirs.DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
 
 
 def _launch(section: Section, ranks: int) -> Json | None:
@@ -294,7 +286,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -
         ranks,
         readings.DTYPES[row.dtype],
         row.size,
-        reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP),
+        reduce_op=theirs.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP),
         metric=metric,
         depth=max(1, calls) if metric != "isolated" else 1,
         root=max(0, row.root or 0),

@@ -19,7 +19,7 @@ from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Aggregate, Case, Failure, Json
 from collbench.model.units import MOST_RANKS, format_bytes
-from collbench.packages.interop import catalog as nccl_tests_names
+from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.importers import logs
 from collbench.packages.interop.importers.logs import LogLine
 
@@ -191,7 +191,7 @@ class Options:
 LEAST_US = 0.001
 # The meaning of a name that is in no table is not guessed: its rows are left out, with the reason.
 DTYPES = {
-    **nccl_tests_names.DTYPES,
+    **theirs.DTYPES,
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",
     "MPI_UNSIGNED_CHAR": "uint8", "MPI_UINT8_T": "uint8", "MPI_INT": "int32", "MPI_INT32_T": "int32",
