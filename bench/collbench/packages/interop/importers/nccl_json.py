@@ -26,7 +26,8 @@ from collbench.packages.interop.importers.readings import LEAST_US, Printed, who
 HALF_DIGIT = 0.5e-6
 # Argument of -z → role of the barrier. For other arguments, the barrier is part of the time.
 BLOCKING = {"2": "no barrier", "3": "barrier outside"}
-AVERAGES = {"0": "rank0", "1": "avg", "2": "min", "3": "max"}
+# Argument of -a → how the times of ranks are combined.
+AVERAGES = {"0": "of rank 0", "1": "averaged over ranks", "2": "minimum over ranks", "3": "maximum over ranks"}
 
 
 def sections(text: str, where: str) -> list[Section]:

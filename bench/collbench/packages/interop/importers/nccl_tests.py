@@ -15,11 +15,12 @@ from collbench.catalog.subgroups import of_colours
 from collbench.model.divisions import WORLD, Division, Splits
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice
-from collbench.model.records import Aggregate, Case, Failure, Json
+from collbench.model.records import Aggregate, Case, Failure
 from collbench.model.units import US
 from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
+from collbench.packages.interop.importers.nccl_json import AVERAGES
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
 from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
 
@@ -27,12 +28,6 @@ BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
 OURS = "# CollBench version "
 DEFAULT_REDUCE_OP = "sum"
-AVERAGES = {
-    "rank0": "of rank 0",
-    "avg": "averaged over ranks",
-    "min": "minimum over ranks",
-    "max": "maximum over ranks",
-}
 # With -z 3 a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
 APART = "barrier outside"
 BLOCKING = {
@@ -210,19 +205,6 @@ def _spread(section: Section) -> float:
     return theirs.DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
 
 
-def _launch(section: Section, ranks: int) -> Json | None:
-    """Return where the ranks of one execution ran, as in environment.json; None if the file does not list all ranks.
-
-    In JSON only the first device of a process is listed: its other devices are assumed to have the same host and name.
-    """
-    devices = {d["rank"]: {name: d[name] for name in ("hostname", "device_name")} for d in section.ranks}
-    each = ranks // len(devices) if devices else 0
-    if not each or section.copies > 1 or sorted(devices) != list(range(0, ranks, each)):
-        return None
-    facts = [{"rank": rank, **devices[rank - rank % each]} for rank in range(ranks)]
-    return {"backend": BACKEND, "world_size": ranks, "ranks": facts}
-
-
 DROPPED_VARIABLES = Kind("dropped-variables", "dropped from the file's environment dump: {count:count variable}")
 OUT_OF_BOUNDS = Kind("out-of-bounds", "the tool itself reports out of bounds values: {found} FAILED")
 IMPORTED_DEBUG_OUTPUT = Kind("imported-debug-output", "NCCL_DEBUG=INFO wrote while it measured")
@@ -244,9 +226,15 @@ CALLS_UNKNOWN = Kind("calls-unknown", "unknown: the number of calls behind a tim
 
 
 def _describe(section: Section, ranks: int, reading: Reading) -> None:
-    """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks."""
-    if (launch := _launch(section, ranks)) is not None:
-        reading.launches.append(launch)
+    """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks.
+
+    In JSON only the first device of a process is listed: its other devices are assumed to have the same host and name.
+    """
+    listed = {d["rank"]: {name: d[name] for name in ("hostname", "device_name")} for d in section.ranks}
+    each = ranks // len(listed) if listed else 0
+    if each and section.copies == 1 and sorted(listed) == list(range(0, ranks, each)):
+        places = [{"rank": rank, **listed[rank - rank % each]} for rank in range(ranks)]
+        reading.launches.append({"backend": BACKEND, "world_size": ranks, "ranks": places})
     devices = Counter(device["device_name"] for device in section.ranks if device["device_name"])
     facts = {
         "hosts": list(dict.fromkeys(device["hostname"] for device in section.ranks if device["hostname"])),
@@ -256,7 +244,7 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
     }
     reading.facts.append({name: fact for name, fact in facts.items() if fact})
     halves = [half for row in section.rows for half in row.halves]
-    skipped, each = max((half.skipped for half in halves), default=0), any(half.each_us for half in halves)
+    skipped, single = max((half.skipped for half in halves), default=0), any(half.each_us for half in halves)
     timed = TIMED_AROUND_CALLS if section.blocking == APART else TIMED_BETWEEN_CALLS
     # Notice → whether the file gives the reason for it.
     notes = {
@@ -266,8 +254,8 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
         PARALLEL_INIT(): section.parallel_init,
         **{RECORDED_ERROR(error=error): True for error in section.errors},
         WITHOUT_FIRST_CALLS(calls=skipped): skipped,
-        timed(): each,
-        STATISTICS_OF_SINGLE_CALLS(): section.timed_each and not each,
+        timed(): single,
+        STATISTICS_OF_SINGLE_CALLS(): section.timed_each and not single,
     }
     reading.notes += [note for note, holds in notes.items() if holds]
     if section.average is None:
@@ -329,7 +317,8 @@ def _statistic(section: Section, iterations: int | None, half: Half) -> str:
     events = f", with an event recorded {around} each" if section.timed_each else ""
     left_out = f", without the first {half.skipped}" if half.skipped else ""
     # Times of single calls are those of the slowest rank.
-    return f"mean of {calls}{left_out}{manner}{events}, {AVERAGES['max' if half.each_us else section.average or 'avg']}"
+    average = AVERAGES["3"] if half.each_us else section.average or AVERAGES["1"]
+    return f"mean of {calls}{left_out}{manner}{events}, {average}"
 
 
 STRANGE_RATES = Kind(

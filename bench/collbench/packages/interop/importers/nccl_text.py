@@ -123,7 +123,7 @@ class Section:
     aggregated: int = 1
     graph: int = 0
     blocking: str = ""
-    # How the times of ranks are combined: "rank0", "avg", "min" or "max". None if unknown.
+    # How the times of ranks are combined, in words. None if unknown.
     average: str | None = None
     registered: bool = False
     cpu_time: bool = False

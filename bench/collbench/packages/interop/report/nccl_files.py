@@ -45,6 +45,7 @@ def nccl_tests_json(view: View) -> str:
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
     warmup = run.plan.settings.sampling.warmup * case.depth
+    # nccl-tests writes booleans as text.
     document = {
         "version": VERSION,
         "collbench": __version__,
@@ -63,20 +64,20 @@ def nccl_tests_json(view: View) -> str:
             "aggregated_iterations": 1,
             "validation": None if wrong is None else 1,
             "graph": int(case.metric == "graph"),
-            "blocking_collectives": _flag(case.depth == 1),
-            "per_iter_timing": _flag(timed),
+            "blocking_collectives": json.dumps(case.depth == 1),
+            "per_iter_timing": json.dumps(timed),
             "per_iter_skip": 0,
-            "parallel_init": _flag(False),
+            "parallel_init": json.dumps(False),
             "devices": [
                 device | {"device_info": device["device_info"] or BACKENDS[case.backend].device}
                 for device in nccl_tests.devices(case, ranks).values()
             ],
         },
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
-        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
+        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else json.dumps(not wrong)},
         "average_bus_bandwidth": {
             "bandwidth": _number(average),
-            "okay": "unchecked" if enough is None else _flag(enough),
+            "okay": "unchecked" if enough is None else json.dumps(enough),
         },
         "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
         "end_time": _clock(run.manifest.get("finished")),
@@ -197,11 +198,6 @@ def _version(ranks: Sequence[RankFacts]) -> int | None:
 def _clock(moment: str | None) -> str | None:
     """Format `2026-01-02T03:04:05+00:00` as `2026-01-02 03:04:05`."""
     return moment[:19].replace("T", " ") if moment else None
-
-
-def _flag(holds: bool) -> str:
-    """Format a boolean as text, as nccl-tests does."""
-    return "true" if holds else "false"
 
 
 def _number(value: float | None) -> float | str:
