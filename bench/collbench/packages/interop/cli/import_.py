@@ -26,9 +26,7 @@ from collbench.packages.interop.importers.readings import Options, read_source
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
 
-ImportFormat = StrEnum(  # type: ignore[misc]
-    "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
-)
+ImportFormat = StrEnum("ImportFormat", [(name, name) for name in READERS])  # type: ignore[misc]
 FORMATS_HELP = (
     f"The tool that wrote the files: nccl-tests (text of {READ} and of rccl-tests, or JSON); "
     "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."

@@ -46,7 +46,8 @@ _MARKDOWN_ROW = re.compile(r"\s*\|.*\|\s*")
 _BARRED = re.compile(r"[\s|│*`]*\d[\d.,*`]*\s*[|│]")
 _NO_COMMAND = re.compile(r"\s*[\d#]")
 _TAG = re.compile(_ANYWHERE, re.VERBOSE)
-_INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
+# Labels inside a line that launchers have cut into pieces, each with a label.
+INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
 _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
 # The parts of a launcher's command line, each searched for after the previous part: a single pattern would take half a
 # second for a hostile line.
@@ -91,11 +92,6 @@ def lines(text: str) -> list[LogLine]:
         else:
             found.append(LogLine(number, bare))
     return found
-
-
-def without_labels(text: str) -> str:
-    """Remove the labels inside a line that launchers have cut into pieces, each with a label."""
-    return _INSIDE.sub("", text)
 
 
 def command_in(text: str, program: re.Pattern[str]) -> Command | None:

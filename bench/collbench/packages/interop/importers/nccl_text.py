@@ -15,7 +15,7 @@ from collbench.model.errors import ForeignError
 from collbench.model.records import Json
 from collbench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFact, LogFacts
-from collbench.packages.interop.importers.logs import LogLine, command_in, without_labels
+from collbench.packages.interop.importers.logs import INSIDE, LogLine, command_in
 from collbench.packages.interop.importers.readings import DTYPES, Printed, printed
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
@@ -354,7 +354,7 @@ class _Parser:
         row = self.row if match is None else Row(int(match[1]), int(match[2]), match[3])
         if row is None:
             return False
-        text = rest = line.text if match is None else without_labels(match[4])
+        text = rest = line.text if match is None else INSIDE.sub("", match[4])
         if row.root is None and (match is not None or not self.halves):  # the row begins, or was torn before its root
             redop, row.root, rest = _lead(text)
             row.redop = redop or row.redop

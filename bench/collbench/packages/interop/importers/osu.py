@@ -147,7 +147,9 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
             tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
             new = _Table(tool, library, title["title"], title["version"])
             if not table.rows and table.title is None:
-                new.command, new.using = _fitting(table.command, title["title"]), table.using
+                started = readings.operation_in(table.command.program[0]) if table.command is not None else None
+                fits = started is None or _test_of(title["title"])[0] in {None, started}
+                new.command, new.using = table.command if fits else None, table.using
             tables.append(new)
         else:
             if prefix is None and _HEADER.match(text[mark:]):
@@ -162,12 +164,6 @@ def _test_of(title: str) -> tuple[str | None, bool]:
     """Return the operation that a title names (None if there is none), and whether it is in windows."""
     name = re.sub(r"^non-?blocking |latency$|[^a-z]", "", title.lower().strip())
     return {**TESTS, **WINDOWS}.get(name), name in WINDOWS
-
-
-def _fitting(command: Command | None, title: str) -> Command | None:
-    """Return the command; None if it started another test than the title names."""
-    started = readings.operation_in(command.program[0]) if command is not None else None
-    return None if started is not None and _test_of(title)[0] not in {None, started} else command
 
 
 def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
