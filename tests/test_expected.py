@@ -15,11 +15,11 @@ from collbench.model.conclusions import Interval, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.notices import kind_named
 from collbench.model.records import Case, Failure, Variables
+from collbench.packages.gate import report as tables
 from collbench.packages.gate.analyze import tables as analysis
 from collbench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
 from collbench.packages.gate.conclusions import Check, CheckedTable
 from collbench.packages.gate.config import load, parse
-from collbench.packages.gate.report import tables
 from collbench.report.markdown import written
 from conftest import ROOT
 

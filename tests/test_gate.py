@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from collbench.packages.gate.analyze import nodes as gate
 from collbench.packages.gate.analyze.nodes import SLOW_INSIDE, SOME_NOT_INSIDE
 from collbench.packages.gate.cli.gate import FAILED
-from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
+from collbench.packages.gate.report import as_json, gate_document, metrics
 from collbench.report.markdown import written
 from collbench.report.notices import sentence
 from conftest import ROOT, TINY

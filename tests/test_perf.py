@@ -12,7 +12,7 @@ import pytest
 from collbench.analyze.analysis import analyze
 from collbench.analyze.summaries import headlines
 from collbench.model.records import Case
-from collbench.packages.interop.cli import live_tables
+from collbench.packages.interop.cli import perf
 from collbench.packages.interop.report import nccl_tests
 from collbench.planning.footprint import batches
 from collbench.report.view import View
@@ -83,7 +83,7 @@ def test_perf_prints_the_rows_of_the_report_of_the_kept_run(warm):
 def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
     """Kept samples and printed rows are noted in order: a row comes directly after its second half."""
     events: list[str] = []
-    append, say = Journal.append, live_tables.say
+    append, say = Journal.append, perf.say
 
     def appended(journal, line):
         append(journal, line)
@@ -95,7 +95,7 @@ def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
         events.extend(f"printed {row.split()[0]}" for row in table(text))
 
     monkeypatch.setattr(Journal, "append", appended)
-    monkeypatch.setattr(live_tables, "say", printed)
+    monkeypatch.setattr(perf, "say", printed)
     done = warm("perf", "all_gather_perf", *SHORTER)
     assert done.returncode == 0, done.stderr
     sizes = (1024, 4096, 16384)

@@ -120,6 +120,11 @@ class Expectation(Strict):
             raise ValueError("'world_size' is missing; or name the hardware: gpu, nodes, ranks_per_node")
         return self
 
+    @property
+    def names_hardware(self) -> bool:
+        """Return whether the line is for certain hardware only."""
+        return not (self.gpu is None and self.nodes is None and self.ranks_per_node is None)
+
     def option(self, name: str) -> Any:
         """Return the value that a case must have for this option; None if any value is allowed."""
         return self.metric if name == "metric" else getattr(self.options, name)

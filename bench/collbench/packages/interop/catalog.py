@@ -9,6 +9,8 @@ NCCL_TESTS_ALLTOALLV_SPREAD (1). With NCCL_TESTS_ALLTOALLV_MATRIX_FILE, a matrix
 column `count` is 0. The bus bandwidth is (n−1)/n of the algorithm bandwidth, however much data stays on a rank.
 """
 
+from collections.abc import Mapping
+
 # Name of the test, such as `alltoall` in `alltoall_perf` → operation.
 OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -48,18 +50,13 @@ REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg"
 NO_REDUCE_OP, NO_ROOT = "none", -1
 
 
+def capitalised(operation: str) -> str:
+    """Return the name of an operation in NCCL's Inspector and rccl-tests, such as `AllReduce`."""
+    return "AlltoAll" if operation == "all_to_all" else "".join(word.capitalize() for word in operation.split("_"))
+
+
 # Our operation → its name in the JSON of rccl-tests.
-RCCL_NAMES = {
-    "all_reduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "all_to_all": "AlltoAll",
-    "sendrecv_ring": "SendRecv",
-}
+RCCL_NAMES = {op: capitalised(op) for op in OPERATIONS.values()} | {"sendrecv_ring": "SendRecv"}
 
 
 def operation_of(test: str) -> str | None:
@@ -79,18 +76,9 @@ def uneven_bytes(ranks: int, elements: int, itemsize: int, spread: float) -> int
 
 def test_named(operation: str) -> str:
     """Return nccl-tests' test for an operation, such as `alltoall_perf`; made from our name if there is no test."""
-    return f"{_turned(OPERATIONS).get(operation, operation)}_perf"
+    return f"{name_in(OPERATIONS, operation)}_perf"
 
 
-def dtype_named(dtype: str) -> str:
-    """Return the name of a dtype in nccl-tests; our name if nccl-tests has none."""
-    return _turned(DTYPES).get(dtype, dtype)
-
-
-def reduce_op_named(reduce_op: str) -> str:
-    """Return the name of a reduce op in nccl-tests; our name if nccl-tests has none."""
-    return _turned(REDUCE_OPS).get(reduce_op, reduce_op)
-
-
-def _turned(table: dict[str, str]) -> dict[str, str]:
-    return {ours: theirs for theirs, ours in table.items()}
+def name_in(names: Mapping[str, str], ours: str) -> str:
+    """Return nccl-tests' name in one of the tables above; our name if nccl-tests has none."""
+    return next((name for name, own in names.items() if own == ours), ours)

@@ -14,10 +14,10 @@ INCONCLUSIVE, too.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from collbench.config.models import Config
 from collbench.model.conclusions import Interval, IntervalKind
 from collbench.model.errors import BenchError, ConfigError
 from collbench.model.notices import Kind, Notice
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Machine
 from collbench.packages.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck, SlowPath
 from collbench.planning import plan
@@ -199,10 +200,11 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     a table; without it, nodes are compared with each other only.
     """
     limit, nodes = -math.log(allowed), range(fleet.nodes)
-    inside = _examined("inside", alone, SLOW_INSIDE, fleet, fleet.several, limit).checks
+    inside, _ = _examined("inside", alone, SLOW_INSIDE, fleet, fleet.several, limit)
     sound = [node for node in nodes if node not in inside or inside[node].verdict != FAIL]
-    pairs = _examined("look", matchings, SLOW_BETWEEN, fleet, sound, limit)
-    between = pairs.checks if least_s is None else _against_table(pairs, least_s)
+    between, taken = _examined("look", matchings, SLOW_BETWEEN, fleet, sound, limit)
+    if least_s is not None:
+        between = _against_table(between, taken, least_s)
     checks = []
     for node in nodes:
         if node in fleet.dropped:
@@ -216,7 +218,7 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     elif single:
         remarks.append(SOME_NOT_INSIDE(single=single, nodes=fleet.nodes))
     failed = any(check.verdict == FAIL for check in checks)
-    path = None if failed else slow_path(pairs.taken, limit)
+    path = None if failed else slow_path(taken, limit)
     passed = not fleet.broken and path is None and all(check.verdict == PASS for check in checks)
     verdict = FAIL if failed else PASS if passed else INCONCLUSIVE
     return GateVerdict(verdict, tuple(checks), tuple(remarks), tuple(fleet.broken), path)
@@ -277,74 +279,63 @@ class _Fit:
     """Effects of nodes on the logarithms of times, by least squares."""
 
     effects: dict[int, float]
-    # Standard error of the contrast between a node and the mean of the other nodes, in standard deviations of a time.
+    # Standard error of the contrast between a node and the mean of the other nodes.
     errors: dict[int, float]
-    # Residual standard deviation of the times with each node, shrunk towards `sd`, and at least `sd`.
-    scatter: dict[int, float]
     # Residual standard deviation of all times, and its degrees of freedom.
     sd: float
     freedom: int
-    # Mean deviation of each group from the usual time, over all rounds.
-    residuals: Floats
-    # Deviation of each time from the usual time of its round, if rounds have many groups; else empty.
-    deviations: Floats
-
-    def two_kinds(self, limit: float) -> bool:
-        """Return whether surely more times are `limit` below the usual time than above it: most nodes are slow."""
-        fast, slow = int(np.sum(self.deviations < -limit)), int(np.sum(self.deviations > limit))
-        return fast > 0 and float(bdtrc(fast - 1, fast + slow, 0.5)) < TWO_KINDS_RATE / TURNS
 
 
 def _fit(taken: Sequence[Times]) -> _Fit:
     """Fit the times of all rounds: an effect per node, and an effect per round if all rounds have many groups."""
-    taken = [times for times in taken if times]
-    by_round = all(len(times) >= FEWEST_GROUPS for times in taken)
-    rows = [(number, group, math.log(s)) for number, times in enumerate(taken) for group, s in times.items()]
-    logs = np.array([log for _, _, log in rows])
-    nodes = sorted({node for _, group, _ in rows for node in group})
-    column = {node: place for place, node in enumerate(nodes)}
-    design = np.zeros((len(rows), len(nodes) + (len(taken) if by_round else 1)))
-    for row, (number, group, _) in enumerate(rows):
-        design[row, [column[node] for node in group]] = 1
-        design[row, len(nodes) + (number if by_round else 0)] = 1
+    logs, groups, round_of = _logs(taken)
+    nodes = sorted({node for group in groups for node in group})
+    members = np.array([np.isin(nodes, group) for group in groups], dtype=float)
+    levels = np.ones((len(logs), 1))
+    if _by_round(taken):
+        levels = (round_of[:, None] == np.unique(round_of)).astype(float)
+    design = np.hstack([members, levels])
     # A common level may shift between effects of nodes and of rounds: the comparisons do not depend on it.
-    values, vectors = np.linalg.eigh(design.T @ design)
-    nonzero = values > NO_VALUE * values[-1]
-    inverse = (vectors[:, nonzero] / values[nonzero]) @ vectors[:, nonzero].T
+    inverse = np.linalg.pinv(design.T @ design, NO_VALUE, hermitian=True)
     solution = inverse @ design.T @ logs
     fit_errors = logs - design @ solution
-    freedom = len(rows) - int(nonzero.sum())
+    freedom = len(logs) - int(np.linalg.matrix_rank(inverse, hermitian=True))
     sd = max(LEAST_SD, math.sqrt(float(fit_errors @ fit_errors) / freedom)) if freedom > 0 else 0.0
     contrasts = np.eye(len(nodes)) - (1 - np.eye(len(nodes))) / max(1, len(nodes) - 1)
-    node_inverse = inverse[: len(nodes), : len(nodes)]
-    errors = np.sqrt(np.maximum(np.sum((contrasts @ node_inverse) * contrasts, axis=1), 0))
+    variances = np.sum((contrasts @ inverse[: len(nodes), : len(nodes)]) * contrasts, axis=1)
     # The scatter of a node may be larger than the scatter of all times, as far as its own times show.
-    grown, members = len(rows) / max(1, freedom), design[:, : len(nodes)]
-    own = (PRIOR * sd**2 + grown * (fit_errors**2 @ members)) / (PRIOR + members.sum(axis=0))
-    scatter = np.maximum(sd, np.sqrt(own))
-    rounds_of_logs = [logs[first:stop] for first, stop in pairwise(np.cumsum([0, *map(len, taken)]).tolist())]
-    deviations_by_group: dict[Group, list[float]] = {}
-    for times, own in zip(taken, rounds_of_logs, strict=True):
-        usual = np.sort(own if by_round else logs)
-        middle = usual[(len(usual) - 1) // 2]  # lower median: of 4 nodes, half of all pairs have the slow node
-        for group, log in zip(times, own.tolist(), strict=True):
-            deviations_by_group.setdefault(group, []).append(log - middle)
-    residuals = np.array([np.mean(values) for values in deviations_by_group.values()])
-    deviations = np.concatenate(list(deviations_by_group.values())) if by_round else np.array([])
-    return _Fit(
-        dict(zip(nodes, solution.tolist(), strict=False)), dict(zip(nodes, errors.tolist(), strict=True)),
-        dict(zip(nodes, scatter.tolist(), strict=True)), sd, freedom, residuals, deviations,
-    )  # fmt: skip
+    own = PRIOR * sd**2 + len(logs) / max(1, freedom) * (fit_errors**2 @ members)
+    scatter = np.maximum(sd**2, own / (PRIOR + members.sum(axis=0)))
+    errors = np.sqrt(scatter * np.maximum(variances, 0))
+    effects = dict(zip(nodes, solution.tolist(), strict=False))
+    return _Fit(effects, dict(zip(nodes, errors.tolist(), strict=True)), sd, freedom)
 
 
-@dataclass(frozen=True, slots=True)
-class _Examined:
-    """The verdicts of a stage, and the times of all its rounds."""
+def _by_round(taken: Sequence[Times]) -> bool:
+    return all(len(times) >= FEWEST_GROUPS for times in taken if times)
 
-    checks: Mapping[int, NodeCheck]
-    taken: Sequence[Times] = ()
-    # True if the usual time is known.
-    comparable: bool = True
+
+def _logs(taken: Sequence[Times]) -> tuple[Floats, list[Group], NDArray[np.int_]]:
+    """Return the logarithm of each time, its group, and the number of its round."""
+    rows = [(math.log(s), group, number) for number, times in enumerate(taken) for group, s in times.items()]
+    return np.array([log for log, _, _ in rows]), [group for _, group, _ in rows], np.array([row[2] for row in rows])
+
+
+def _most_differ(taken: Sequence[Times], limit: float) -> bool:
+    """Return whether the usual time may be that of slow nodes: times far below it are more, or farther, than above."""
+    logs, groups, round_of = _logs(taken)
+    by_round, deviations = _by_round(taken), np.empty(len(logs))
+    for number in np.unique(round_of):
+        # Lower median: of 4 nodes, half of all pairs have the slow node.
+        usual = logs[round_of == number] if by_round else logs
+        deviations[round_of == number] = logs[round_of == number] - np.quantile(usual, 0.5, method="lower")
+    by_group = grouped(zip(groups, deviations.tolist(), strict=True), lambda pair: pair[0])
+    means = [np.mean([deviation for _, deviation in pairs]) for pairs in by_group.values()]
+    fastest, slowest = np.quantile(means, [FASTEST, 1 - FASTEST], method="lower")
+    if -fastest > limit + slowest:
+        return True
+    fast, slow = (int(np.sum(sign * deviations > limit)) for sign in (-1, 1))
+    return by_round and fast > 0 and float(bdtrc(fast - 1, fast + slow, 0.5)) < TWO_KINDS_RATE / TURNS
 
 
 ROUNDS_FAILED = Kind("rounds-failed", "its rounds failed")
@@ -355,8 +346,8 @@ NOTHING_USUAL = Kind("nothing-usual", "too many nodes differ to know the usual v
 
 def _examined(
     stage: str, rounds_of: RoundsOf, slow: Kind, fleet: Fleet, nodes: Sequence[int], limit: float
-) -> _Examined:
-    """Return a verdict on each of these nodes.
+) -> tuple[dict[int, NodeCheck], list[Times]]:
+    """Return a verdict on each of these nodes, and the times of all rounds.
 
     slow: notice on a slow node. limit: logarithm of the largest allowed time over the usual time.
     """
@@ -366,25 +357,23 @@ def _examined(
         name = stage if turn == 0 else f"{stage}-{turn + 1}"
         able = [node for node in nodes if node not in fleet.dropped]
         taken += fleet.measured(name, able, partial(rounds_of, turn=turn))
-        counts = {node: sum(node in group for times in taken for group in times) for node in nodes}
+        counts = Counter(node for times in taken for group in times for node in group)
         tested = [node for node in nodes if counts[node] >= FEWEST_ROUNDS and node not in fleet.dropped]
         if not tested:
-            return _Examined(checks, taken)
-        fit = _fit(taken)
-        fastest, slowest = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
+            break
         if len(tested) < FEWEST_NODES:
             why = TOO_FEW_NODES(fewest=FEWEST_NODES)
-        elif -fastest > limit + slowest or fit.two_kinds(limit):
+        elif _most_differ(taken, limit):
             why = NOTHING_USUAL()
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
-            unusual = {node: NodeCheck(node, INCONCLUSIVE, None, why) for node in tested}
-            return _Examined(checks | unusual, taken, comparable=False)
+            return checks | {node: NodeCheck(node, INCONCLUSIVE, None, why) for node in tested}, taken
+        fit = _fit(taken)
         for node in tested:
             if not why and checks[node].verdict == INCONCLUSIVE:
                 checks[node] = _judged(node, fit, tested, limit, slow, counts[node])
         if not why and all(checks[node].verdict != INCONCLUSIVE for node in tested):
             break
-    return _Examined(checks, taken)
+    return checks, taken
 
 
 TOO_FEW_ROUNDS = Kind("too-few-rounds", "too few rounds were measured")
@@ -395,7 +384,7 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: Kind
     """Return the verdict on a node from all rounds so far. count: number of its rounds."""
     slowness = fit.effects[node] - float(np.median([fit.effects[other] for other in nodes if other != node]))
     share = 1 / (len(nodes) - 1)
-    error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
+    error = fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
     if fit.freedom < 1:
         return NodeCheck(node, INCONCLUSIVE, None, TOO_FEW_ROUNDS())
     fail_rate, pass_rate = (
@@ -421,27 +410,25 @@ NOT_SHOWN = Kind("not-shown", "its pairs do not show whether it reaches the tabl
 USUAL_UNKNOWN = Kind("usual-unknown", "reaches the table; the usual rate is unknown here")
 
 
-def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
+def _against_table(checks: dict[int, NodeCheck], taken: Sequence[Times], least_s: float) -> dict[int, NodeCheck]:
     """Compare with the table every node that did not fail so far, by the mean of its pairs with such nodes.
 
     A pair is as slow as its slower node: only partners that reach the table in other pairs show whether a node does.
     """
-    checks = pairs.checks
     failed = {node for node, check in checks.items() if check.verdict == FAIL}
-    sound = [{group: s for group, s in times.items() if failed.isdisjoint(group)} for times in pairs.taken]
+    sound = [{group: s for group, s in times.items() if failed.isdisjoint(group)} for times in taken]
     held = dict(checks)
     if not any(sound) or not (fit := _fit(sound)).freedom:
         return held
     half = float(stdtrit(fit.freedom, 1 - ERROR_RATE / STAGES / len(checks))) * fit.sd
-    every: dict[int, list[tuple[int, float]]] = {node: [] for node in checks}  # (partner, logarithm)
-    for times in sound:
-        for group, s in times.items():
-            for node, partner in (group, group[::-1]):
-                every[node].append((partner, math.log(s / least_s)))
-    best = {node: np.quantile([log for _, log in times], BEST) for node, times in every.items() if times}
-    reaching = {node for node, log in best.items() if log < 0}
+    pairs = [
+        (*ends, math.log(s / least_s)) for times in sound for group, s in times.items() for ends in (group, group[::-1])
+    ]
+    pairs_of = grouped(pairs, lambda pair: pair[0])
+    best = {node: np.quantile([log for _, _, log in ends], BEST) for node, ends in pairs_of.items()}
+    reaching = {node for node, log in best.items() if log < 0} or {*best}
     for node, check in checks.items():
-        logs = [log for partner, log in every[node] if partner in reaching or not reaching]
+        logs = [log for _, partner, log in pairs_of.get(node, ()) if partner in reaching]
         if check.verdict == FAIL or not logs:
             continue
         rate = _rate(float(np.mean(logs)), half / math.sqrt(len(logs)))
@@ -450,6 +437,6 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
             held[node] = NodeCheck(node, FAIL, rate, kind())
         elif rate.low < 1:
             held[node] = NodeCheck(node, INCONCLUSIVE, rate, NOT_SHOWN())
-        elif not pairs.comparable:
+        elif check.note is not None and check.note.kind in {TOO_FEW_NODES, NOTHING_USUAL}:
             held[node] = NodeCheck(node, PASS, rate, USUAL_UNKNOWN())
     return held

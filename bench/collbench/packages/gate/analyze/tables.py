@@ -51,16 +51,14 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
     elsewhere = 0
     for line in expected.expect:
         placed = [s for s in summaries if _placed(line, s.case, places.get((s.case.backend, s.case.world_size)))]
-        if not placed and _names_hardware(line):
+        if not placed and line.names_hardware:
             elsewhere += 1
             continue
-        tolerance = expected.tolerance_of(line)
-        fitting = [summary for summary in placed if _fits(line, summary.case)]
-        if line.size is None:
-            # A line without a size is for the largest size, at each world size.
-            largest: dict[int, int] = {}
-            for case in (summary.case for summary in fitting):
-                largest[case.world_size] = max(case.size_bytes, largest.get(case.world_size, 0))
+        tolerance, wanted = expected.tolerance_of(line), _wanted(line)
+        fitting = [s for s in placed if all(getattr(s.case, name) == value for name, value in wanted.items())]
+        if line.size is None:  # the line is for the largest size, at each world size
+            by_ranks = grouped(fitting, lambda s: s.case.world_size)
+            largest = {ranks: max(s.case.size_bytes for s in several) for ranks, several in by_ranks.items()}
             fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
         for summary in fitting:
             rate, note, verdict = _bandwidth(summary)
@@ -70,9 +68,14 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, verdict, line.busbw, tolerance, rate, note, line.source))
         if not fitting:
-            checks.append(Check(_case(line), MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
+            ranks = (line.nodes or 1) * (line.ranks_per_node or 1)
+            case = Case(**{"world_size": ranks, "size_bytes": 0, **wanted})
+            checks.append(Check(case, MISSING, line.busbw, tolerance, None, NOT_IN_RUN(), line.source))
     index = _tested(checks, margins)
-    verdict, reason = _table_verdict(checks, index)
+    open_notes = [check.note for check in checks if check.verdict == INCONCLUSIVE]
+    above = all(note is not None and note.kind is ABOVE_ON_AVERAGE for note in open_notes)
+    facts = SimpleNamespace(lines={check.verdict for check in checks}, index=index, all_above=above)
+    verdict, reason = next((verdict, reason) for holds, verdict, reason in _VERDICTS if holds(facts))
     return CheckedTable(tuple(checks), verdict, reason(elsewhere=elsewhere), index)
 
 
@@ -89,7 +92,7 @@ def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
 
 def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places: Places) -> None:
     """Raise ConfigError if a table is for other hardware than these cases, or for several networks of this hardware."""
-    if not all(map(_names_hardware, expected.expect)):
+    if not all(line.names_hardware for line in expected.expect):
         return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
     applicable = [
@@ -103,14 +106,13 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
     for placed in applicable:
         for lines in grouped(placed, lambda line: line.operation).values():
             if len({line.fabric for line in lines}) > 1:
-                names = _fabrics(lines)
+                names = " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
                 raise ConfigError(f"for this hardware it has lines of {names}: name the network, TABLE:NETWORK")
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
     """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
-    kinds = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
-    *most, last = kinds
+    *most, last = dict.fromkeys(_devices(line.nodes, line.ranks_per_node, line.gpu or "ranks") for line in lines)
     backends = " and ".join(dict.fromkeys(line.backend for line in lines))
     return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
 
@@ -128,10 +130,6 @@ def _devices(nodes: int | None, ranks: int | None, name: str) -> str:
     return several + (f"{ranks}×" if ranks else "") + name
 
 
-def _fabrics(lines: Sequence[Expectation]) -> str:
-    return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
-
-
 LINE_FAILED = Kind("line-failed", "{why}")
 NO_BANDWIDTH = Kind("no-bandwidth", "ranks shared a GPU: no bandwidth is given")
 NO_TIME = Kind("no-time", "no time was measured")
@@ -144,13 +142,12 @@ FEW_LAUNCHES_OF_LINE = Kind(
 def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
     """Return the measured bus bandwidth, and a notice and a verdict if it cannot be tested; both None if it can."""
     measured = None
-    if summary.time_s is not None:
-        time_s = summary.time_s
+    if (time_s := summary.time_s) is not None:
         value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
         measured = Interval(value, low, high, time_s.kind) if value and low and high else None
+    if measured is None and summary.failures:
+        return None, LINE_FAILED(why=summary.failures[0].text), MISSING
     if measured is None:
-        if summary.failures:
-            return None, LINE_FAILED(why=summary.failures[0].text), MISSING
         return None, (NO_BANDWIDTH if summary.case.oversubscribed else NO_TIME)(), MISSING
     if not measured.known:
         return measured, ONE_NUMBER(), INCONCLUSIVE
@@ -177,10 +174,9 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
             raise ConfigError(f"--against: no line of the table is for {pair.op}; it has {', '.join(operations)}")
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
-        raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which cannot be distinguished here: give the rate itself, "
-            "such as --against '250 GB/s'"
-        )
+        names = " and ".join(dict.fromkeys(str(line.fabric) for line in fitting))
+        remedy = "give the rate itself, such as --against '250 GB/s'"
+        raise UnmeasurableError(f"the table has lines for {names}, which cannot be distinguished here: {remedy}")
     return expected.least(fitting[0])
 
 
@@ -223,29 +219,12 @@ _VERDICTS: tuple[tuple[Callable[[Any], object], CheckVerdict, Kind], ...] = (
 )  # fmt: skip
 
 
-def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, Kind]:
-    """Return the verdict on the table, and its reason."""
-    open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
-    above = all(check.note is not None and check.note.kind is ABOVE_ON_AVERAGE for check in open_)
-    facts = SimpleNamespace(lines={check.verdict for check in checks}, index=index, all_above=above)
-    return next((verdict, reason) for holds, verdict, reason in _VERDICTS if holds(facts))
-
-
-def _names_hardware(line: Expectation) -> bool:
-    return not (line.gpu is None and line.nodes is None and line.ranks_per_node is None)
-
-
 def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
     """Return whether the ranks ran on the hardware that the line names; True if it names none."""
-    if not _names_hardware(line):
-        return True
-    if place is None:
-        return False
-    return (
-        (line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus)))
-        and line.nodes in {None, place.hosts}
-        and line.ranks_per_node in {None, case.world_size / place.hosts}
-    )
+    if place is None or not line.names_hardware:
+        return not line.names_hardware
+    gpus = line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus))
+    return gpus and line.nodes in {None, place.hosts} and line.ranks_per_node in {None, case.world_size / place.hosts}
 
 
 def _is_gpu(word: str, name: str) -> bool:
@@ -254,21 +233,12 @@ def _is_gpu(word: str, name: str) -> bool:
     return re.search(rf"\b{re.escape(word)}", name, re.IGNORECASE) is not None and boards[0] == boards[1]
 
 
-def _fits(line: Expectation, case: Case) -> bool:
-    wanted = _case(line)
-    if (case.op, case.backend, case.dtype) != (wanted.op, wanted.backend, wanted.dtype):
-        return False
-    if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
-        return False
-    free = {name for name in OPEN if line.option(name) is None}
-    # Options of the plan are not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
-    compared = (option.name for option in OPTIONS if option.key and option.name not in free)
-    return all(getattr(case, name) == getattr(wanted, name) for name in compared)
+def _wanted(line: Expectation) -> dict[str, Any]:
+    """Return the fields that a case must have; fields that may have any value are left out.
 
-
-def _case(line: Expectation) -> Case:
-    """Return the case that a line describes; fields that it leaves out have their defaults."""
-    named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
-    options = {name: value for name, value in named if value is not None}
-    ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
-    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)
+    Options of the plan are not among them: depth follows from the metric; a case whose ranks share a GPU is MISSING.
+    """
+    options = {option.name: line.option(option.name) for option in OPTIONS if option.key}
+    sizes = {"world_size": line.world_size, "size_bytes": line.size}
+    fields = {"op": line.operation, "backend": line.backend, "dtype": line.dtype, **sizes, **options}
+    return {name: value for name, value in fields.items() if value is not None or name not in {*sizes, *OPEN}}

@@ -37,9 +37,8 @@ def check(
     """
     from collbench.analyze.sessions import places_of
     from collbench.analyze.summaries import headlines
-    from collbench.packages.gate import config
+    from collbench.packages.gate import config, report
     from collbench.packages.gate.analyze import tables
-    from collbench.packages.gate.report import tables as report
     from collbench.report.labels import label
 
     kept = folders.read(folders.find(RESULTS, run))

@@ -3,7 +3,6 @@
 import json
 import random
 import secrets
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +29,7 @@ from collbench.packages.gate import config
 from collbench.packages.gate.analyze import nodes as analysis
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.analyze.nodes import Group, Round, Times
-from collbench.packages.gate.conclusions import GateVerdict
-from collbench.packages.gate.report.nodes import as_json, gate_document, metrics
+from collbench.packages.gate.report import as_json, gate_document, metrics
 from collbench.planning import plan
 from collbench.report.notices import sentence
 from collbench.store import folders
@@ -102,8 +100,8 @@ def gate(
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         handshakes = coordinator.handshakes if coordinator is not None else []
-        hosts = enumerate(compatibility.hosts(handshakes))
-        identities = {rank: (str(host["hostname"]), str(number)) for number, host in hosts for rank in host["ranks"]}
+        joined = enumerate(compatibility.hosts(handshakes))
+        identities = {rank: (str(host["hostname"]), str(number)) for number, host in joined for rank in host["ranks"]}
         ranks_of_host = sessions.by_host(identities)
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
@@ -124,29 +122,27 @@ def gate(
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
         least_s = (collectives.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
         verdict = analysis.examine(fleet, allowed, least_s)
-        if min(counts) < max(counts):
-            remark = UNEQUAL_NODES(fewest=min(counts), most=max(counts))
-            verdict = replace(verdict, remarks=(*verdict.remarks, remark))
-        if coordinator.absent:
-            absent = [NOT_JOINED(rank=rank) for rank in coordinator.absent]
-            verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
-        verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
-        _conclude(verdict, list(ranks_of_host), fleet.folder, quiet)
+        unequal = [UNEQUAL_NODES(fewest=min(counts), most=max(counts))] * (min(counts) < max(counts))
+        absent = [NOT_JOINED(rank=rank) for rank in coordinator.absent]
+        verdict = replace(
+            verdict,
+            verdict=analysis.FAIL if absent else verdict.verdict,
+            remarks=(*verdict.remarks, *unequal),
+            broken=(*absent, *verdict.broken),
+            virtual=any(map(sessions.is_virtual_gpu, gpus)),
+        )
+        hosts = list(ranks_of_host)
+        tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
+        files = {
+            fleet.folder / VERDICT: json.dumps(as_json(verdict, hosts), indent=2) + "\n",
+            fleet.folder / METRICS: metrics(verdict, hosts),
+            fleet.folder / TAINTED: "".join(f"{name}\n" for name in tainted),
+        }
+        give(gate_document(verdict, hosts), files, quiet=quiet)
         return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, against or ""]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
-
-
-def _conclude(verdict: GateVerdict, names: Sequence[str], folder: Path, quiet: bool) -> None:
-    """Print the verdict, and write it into files for programs. names: of the nodes."""
-    tainted = [names[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
-    files = {
-        folder / VERDICT: json.dumps(as_json(verdict, names), indent=2) + "\n",
-        folder / METRICS: metrics(verdict, names),
-        folder / TAINTED: "".join(f"{name}\n" for name in tainted),
-    }
-    give(gate_document(verdict, names), files, quiet=quiet)
 
 
 # A failure, with the round that failed and the ranks of the job that were in it.
@@ -233,17 +229,13 @@ class _Fleet:
             self._ended = error.rank is None  # rank 0 cannot be ended: nothing else should be measured
             failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))
         samples = {(entry.case.key, entry.launch): entry for entry in folders.read(path).samples}
-        counts: Counter[str] = Counter()
-        for case, groups in zip(cases, placed, strict=True):
-            counts[case.key] += 1
-            entry = samples.get((case.key, counts[case.key]))
+        for number, (case, groups) in enumerate(zip(cases, placed, strict=True), 1):
+            entry = samples.get((case.key, cases[:number].count(case)))
             if entry is not None and entry.failure is not None:
                 failures.append((entry.failure, list(groups), members))
-            times_s: dict[Group, float] = {}
-            if entry is not None and entry.failure is None and entry.timed is not None:
-                for group, ranks in groups.items():
-                    times_s[group] = float(np.mean(entry.timed.duration_ns[:, ranks].max(axis=1))) / 1e9
-            taken.append(times_s)
+            timed = entry.timed if entry is not None and entry.failure is None else None
+            slowest = {} if timed is None else {group: timed.duration_ns[:, ranks] for group, ranks in groups.items()}
+            taken.append({group: float(np.mean(ns.max(axis=1))) / 1e9 for group, ns in slowest.items()})
         return taken, failures
 
     def _members(self, group: Group) -> list[int]:

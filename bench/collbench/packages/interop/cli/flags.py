@@ -27,17 +27,7 @@ from collbench.model.divisions import WORLD, Division
 from collbench.model.errors import ConfigError
 from collbench.model.records import Case
 from collbench.model.units import format_bytes
-from collbench.packages.interop import catalog as nccl_tests_names
-from collbench.packages.interop.catalog import (
-    DEFAULT_SPREAD,
-    DTYPES,
-    DTYPES_LACKING,
-    MATRIX_FILE,
-    OPERATIONS_LACKING,
-    REDUCE_OPS,
-    SPREAD,
-    UNEVEN_TEST,
-)
+from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.report.nccl_tests import LEAST_BUSBW, least_busbw
 from collbench.report.notices import sentence
 
@@ -82,8 +72,8 @@ FLAGS = (
     Flag("e", ("maxbytes",), "SIZE", "largest size (32M)"),
     Flag("i", ("stepbytes",), "SIZE", "step from size to size (1M)"),
     Flag("f", ("stepfactor",), "N", "factor from size to size, in place of a step"),
-    Flag("o", ("op",), "OP", f"{', '.join(REDUCE_OPS)} or all (sum)"),
-    Flag("d", ("datatype",), "TYPE", f"{', '.join(DTYPES)} or all (float)"),
+    Flag("o", ("op",), "OP", f"{', '.join(theirs.REDUCE_OPS)} or all (sum)"),
+    Flag("d", ("datatype",), "TYPE", f"{', '.join(theirs.DTYPES)} or all (float)"),
     Flag("r", ("root",), "ROOT", "a rank, or all (0)"),
     Flag("n", ("iters",), "N", "calls back to back (metric pipelined; 20)"),
     Flag("w", ("warmup_iters",), "N", "calls before that (5; in nccl-tests since 2.17: 1)"),
@@ -127,8 +117,8 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     """
     remarks: list[str] = []
     for flag in FLAGS:
-        choices = flag.value.split("|") if "|" in flag.value else None
-        if choices and (given := flags.get(flag.letter, choices[0])) not in choices:
+        choices = flag.value.split("|")
+        if len(choices) > 1 and (given := flags.get(flag.letter, choices[0])) not in choices:
             raise ConfigError(f"-{flag.letter} {given}: allowed: {', '.join(choices)}")
     if flags.get("N") == "0":
         raise ConfigError("-N 0: runs without an end are not possible; give a number of launches")
@@ -139,15 +129,18 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     ranks = processes * _number(flags, "t", 1) * _number(flags, "g", 1)
     if ranks == 1:
         remarks.append("one rank: nothing is communicated; -g N has N ranks, and so has a job of N processes")
+    dtypes = _named(flags, "d", "type", theirs.DTYPES, "float")
+    if len(dtypes) > 1:
+        remarks.append(f"-d all: without {' and '.join(theirs.DTYPES_LACKING)}, which torch does not reduce")
     settings: dict[str, Any] = {
         "name": op,
         "backends": [backend],
         "world_sizes": [ranks],
         "launches": _number(flags, "N", 1),
         "operations": [op],
-        "dtypes": _dtypes(flags, remarks),
+        "dtypes": dtypes,
         **_operation_settings(flags, op, ranks, remarks),
-        **_variables(env, test == UNEVEN_TEST, processes, ranks // processes, remarks),
+        **_variables(env, test == theirs.UNEVEN_TEST, processes, ranks // processes, remarks),
         "sizes": _sizes(flags, remarks),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
@@ -155,18 +148,16 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     if BACKENDS[backend].device == "cuda":
         # Buffers are never refilled, as in nccl-tests: exact sums would need 20 buffers of 4 GiB, which do not fit.
         settings["buffers"] = "reused"
-    if flags.get("R", "0") != "0":
-        settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
+    if registered := _number(flags, "R", 0, fewest=0):
+        settings["memory"] = ["symmetric" if registered > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
-    remarks += [f"{form}: written to {path} at the end" for form, path in files_asked(flags).items()]
-    rccl = "ZXx" if flags.get("Z") == "json" else ""
-    ignored = [
-        flag
-        for flag in FLAGS
-        if not flag.help and flags.get(flag.letter) not in {None, flag.off} and flag.letter not in rccl
-    ]
-    remarks += [f"-{flag.letter} {flags[flag.letter]}: ignored: {flag.instead}" for flag in ignored]
+    files = files_asked(flags)
+    remarks += [f"{form}: written to {path} at the end" for form, path in files.items()]
+    rccl = "ZXx" if "rccl-tests-json" in files else ""
+    for flag in FLAGS:
+        if not flag.help and flags.get(flag.letter) not in {None, flag.off} and flag.letter not in rccl:
+            remarks.append(f"-{flag.letter} {flags[flag.letter]}: ignored: {flag.instead}")
     typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
     head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
     return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
@@ -178,21 +169,21 @@ def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
     -X was -x in rccl-tests until nccl-tests took that letter. The long form of both is the long form of -J in
     nccl-tests. Raises ConfigError for -Z json without file.
     """
-    own = {"nccl-tests-json": flags["J"]} if "J" in flags else {}
-    if flags.get("Z") != "json":
-        return own
-    file = flags.get("X", flags.get("x"))
-    if file is None and not own:
-        raise ConfigError("-Z json: name the file, too: -X FILE")
-    return {"rccl-tests-json": file, **own} if file is not None else {"rccl-tests-json": flags["J"]}
+    json_file, rccl_file = flags.get("J"), flags.get("X", flags.get("x"))
+    files = {"nccl-tests-json": json_file}
+    if flags.get("Z") == "json":
+        if rccl_file is None and json_file is None:
+            raise ConfigError("-Z json: name the file, too: -X FILE")
+        files = {"rccl-tests-json": rccl_file or json_file, "nccl-tests-json": json_file if rccl_file else None}
+    return {form: file for form, file in files.items() if file is not None}
 
 
 # ── single flags, and flags that belong together ─────────────────────────────────────────────────
 def _operation(name: str, test: str) -> str:
     """Return the operation with our name, or the operation of nccl-tests' test. test: the name without `_perf`."""
-    if test in OPERATIONS_LACKING:
-        raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
-    operation = test if test in CALLS else nccl_tests_names.operation_of(test)
+    if test in theirs.OPERATIONS_LACKING:
+        raise ConfigError(f"{name}: there is no such operation here ({theirs.OPERATIONS_LACKING[test]})")
+    operation = test if test in CALLS else theirs.operation_of(test)
     if operation is None:
         other_names = "and nccl-tests' names, such as alltoall_perf"
         raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, other_names)}")
@@ -210,10 +201,12 @@ def _variables(env: Mapping[str, str], uneven: bool, processes: int, each: int, 
         settings["groups"] = [str(division)]
         del own[split]
     if uneven:
-        spread = own.pop(SPREAD, f"{DEFAULT_SPREAD:g}")
-        if MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
-            raise ConfigError(f"{SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'")
-        remarks.append(f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={spread}; say a matrix in splits")
+        spread = own.pop(theirs.SPREAD, f"{theirs.DEFAULT_SPREAD:g}")
+        if theirs.MATRIX_FILE in own or not re.fullmatch(r"0*(\.\d+|[01]\.?0*)", spread):
+            raise ConfigError(
+                f"{theirs.SPREAD} is a number from 0 to 1; for a matrix: --set 'splits=[{{matrix: FILE}}]'"
+            )
+        remarks.append(f"{theirs.UNEVEN_TEST}_perf: divided as with {theirs.SPREAD}={spread}; say a matrix in splits")
         settings["splits"] = [{"distance": float(spread)} if float(spread) else "even"]
     remarks += [f"{name}={text}: ignored: it changes nothing here" for name, text in own.items()]
     return settings
@@ -237,35 +230,29 @@ def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1
     return int(text)
 
 
-def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
-    name = flags.get("d", "float")
-    if name == "all":
-        remarks.append(f"-d all: without {' and '.join(DTYPES_LACKING)}, which torch does not reduce")
-        return list(DTYPES.values())
-    if name not in DTYPES:
-        why = "torch does not reduce it" if name in DTYPES_LACKING else "unknown type"
-        raise ConfigError(f"-d {name}: {why}; allowed: {', '.join(DTYPES)}, all")
-    return [DTYPES[name]]
+def _named(flags: Mapping[str, str], letter: str, noun: str, names: Mapping[str, str], default: str) -> list[str]:
+    """Return our name of what a flag names; all names for `all`. names: nccl-tests' name → ours."""
+    name = flags.get(letter, default)
+    if name != "all" and name not in names:
+        why = "torch does not reduce it" if name in theirs.DTYPES_LACKING else f"unknown {noun}"
+        raise ConfigError(f"-{letter} {name}: {why}; allowed: {', '.join(names)}, all")
+    return [*names.values()] if name == "all" else [names[name]]
 
 
 def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: list[str]) -> dict[str, Any]:
     """Return the settings of reduce ops and roots, if the operation has them."""
     settings: dict[str, Any] = {}
-    reduce_op, root = flags.get("o"), flags.get("r")
-    if reduce_op is not None and reduce_op not in {*REDUCE_OPS, "all"}:
-        raise ConfigError(f"-o {reduce_op}: unknown reduce op; allowed: {', '.join(REDUCE_OPS)}, all")
+    reduce_ops, root = _named(flags, "o", "reduce op", theirs.REDUCE_OPS, "sum"), flags.get("r")
     if OPERATIONS[op].reduces:
-        settings["reduce_ops"] = list(REDUCE_OPS.values()) if reduce_op == "all" else [REDUCE_OPS[reduce_op or "sum"]]
-    elif reduce_op is not None:
-        remarks.append(f"-o {reduce_op}: {op} reduces nothing")
-    if root is not None and not OPERATIONS[op].rooted:
-        remarks.append(f"-r {root}: {op} has no root")
-    elif root == "all":
-        settings["roots"] = "all"
-    elif OPERATIONS[op].rooted:
-        settings["roots"] = [_number(flags, "r", 0, fewest=0)]
-        if settings["roots"][0] >= ranks:
+        settings["reduce_ops"] = reduce_ops
+    elif "o" in flags:
+        remarks.append(f"-o {flags['o']}: {op} reduces nothing")
+    if OPERATIONS[op].rooted:
+        settings["roots"] = "all" if root == "all" else [_number(flags, "r", 0, fewest=0)]
+        if root != "all" and settings["roots"][0] >= ranks:
             raise ConfigError(f"-r {root}: there are {ranks} ranks, from 0 to {ranks - 1}")
+    elif root is not None:
+        remarks.append(f"-r {root}: {op} has no root")
     return settings
 
 
@@ -286,7 +273,7 @@ def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | lis
         if (match := _SIZE.fullmatch(flags.get(letter, ""))) and match[3]:
             read = f"{match[1]}{match[2]}"
             remarks.append(f"-{letter} {flags[letter]}: read as {read}, a power of 1024, as nccl-tests does")
-    first, last = _bytes(flags, "b", DEFAULT_SIZE), _bytes(flags, "e", DEFAULT_SIZE)
+    first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in "be")
     if first > last:
         raise ConfigError(f"-b {flags.get('b', DEFAULT_SIZE)} is larger than -e {flags.get('e', DEFAULT_SIZE)}")
     if first == last:
@@ -297,7 +284,7 @@ def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | lis
 
 def sizes_asked(flags: Mapping[str, str]) -> str:
     """Format the size flags as nccl-tests prints them, such as `minBytes 8 maxBytes 1048576 step: 4(factor)`."""
-    first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in ("b", "e"))
+    first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in "be")
     factor = _number(flags, "f", 1)
     step = f"{factor}(factor)" if factor > 1 else f"{_bytes(flags, 'i', DEFAULT_STEP)}(bytes)"
     return f"minBytes {first} maxBytes {last} step: {step}"
@@ -329,12 +316,12 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
 
 def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     """Return the metric and the numbers of calls and warm-up calls: from -n, -w, -z and -G together."""
-    calls = _number(flags, "n", DEFAULT_ITERS)
+    calls, warmup = _number(flags, "n", DEFAULT_ITERS), _number(flags, "w", 5, fewest=0)
     graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
     depth = min(calls, DEEPEST)
     if blocking or depth == 1:
-        sampling = {"iterations": calls} if "n" in flags and calls > 1 else {}
-        return {"metrics": ["isolated"], **_sampling(sampling, _number(flags, "w", 5, fewest=0))}
+        iterations = {"iterations": calls} if "n" in flags and calls > 1 else {}
+        return {"metrics": ["isolated"], "sampling": _warmup(warmup) | iterations}
     if calls > DEEPEST:
         remarks.append(f"-n {calls}: {DEEPEST} calls back to back are the most")
     if graphs:
@@ -342,12 +329,12 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     if "n" in flags:
         remarks.append(f"-n {calls}: iterations of {depth} calls, as many as fit into the time for a size")
     # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
-    requested = _number(flags, "w", 5, fewest=0)
-    warmup = math.ceil(requested / depth)
-    if "w" in flags and warmup * depth != requested:
-        remarks.append(f"-w {requested}: {warmup * depth} calls, as warm-up is in whole iterations of {depth}")
-    return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
+    if "w" in flags and warmup % depth:
+        whole = -(-warmup // depth) * depth
+        remarks.append(f"-w {warmup}: {whole} calls, as warm-up is in whole iterations of {depth}")
+    metric = "graph" if graphs else "pipelined"
+    return {"metrics": [metric], "pipeline_depth": depth, "sampling": _warmup(-(-warmup // depth))}
 
 
-def _sampling(limits: dict[str, Any], warmup: int) -> dict[str, Any]:
-    return {"sampling": {"warmup": warmup, **({} if warmup else {"warmup_seconds": 0}), **limits}}
+def _warmup(iterations: int) -> dict[str, Any]:
+    return {"warmup": iterations} | ({} if iterations else {"warmup_seconds": 0})

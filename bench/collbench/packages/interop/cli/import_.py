@@ -17,22 +17,22 @@ from collbench.cli.terminal import say, show
 from collbench.machine import memory
 from collbench.model.errors import ConfigError, StoreError
 from collbench.model.records import NAME_PATTERN
-from collbench.model.units import MOST_RANKS
+from collbench.model.units import MOST_RANKS, counted
+from collbench.model.visible import visible
 from collbench.packages.interop.importers import assembly
 from collbench.packages.interop.importers.assembly import READERS, Imported
 from collbench.packages.interop.importers.nccl_text import READ
 from collbench.packages.interop.importers.readings import Options, read_source
-from collbench.packages.interop.report.nccl_tests import import_line, unread_lines
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
 
-ImportFormat = StrEnum(  # type: ignore[misc]
-    "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
-)
+ImportFormat = StrEnum("ImportFormat", [(name, name) for name in READERS])  # type: ignore[misc]
 FORMATS_HELP = (
     f"The tool that wrote the files: nccl-tests (text of {READ} and of rccl-tests, or JSON); "
     "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."
 )
+# Unreadable lines of a file: number of lines that are shown, and number of characters per line.
+MOST_UNREAD, LONGEST_UNREAD = 3, 100
 
 
 def import_(
@@ -57,29 +57,28 @@ def import_(
 
     Exit code 1 if the tool found results to be wrong.
     """
-    if operation is not None and operation not in OPERATIONS:
-        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
-    if backend is not None and backend not in BACKENDS:
-        raise ConfigError(f"--backend {backend}: no such backend; allowed: {', '.join(BACKENDS)}")
+    for option, given, known in (("operation", operation, OPERATIONS), ("backend", backend, BACKENDS)):
+        if given is not None and given not in known:
+            raise ConfigError(f"--{option} {given}: no such {option}; allowed: {', '.join(known)}")
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
     options = Options(world_size, operation, backend)
     title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
-    readings = []
     with memory.limited(files):
-        for file in files:
-            source = read_source(file)
-            readings.append((source, READERS[format.value](source, options)))
+        sources = map(read_source, files)
+        readings = [(source, READERS[format.value](source, options)) for source in sources]
         imported = assembly.assemble(format.value, title, readings)
-    path = _written(imported, assembly.explanation(imported), context.obj)
-    return _shown(path, imported)
+    path = _written(imported, context.obj)
+    _show(path, imported)
+    result = folders.read(path)
+    return conclude(result, analyze(result), plots=False)
 
 
-def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
+def _written(imported: Imported, given: list[str]) -> Path:
     """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "imported": imported.facts}
-    path = folders.create(RESULTS, imported.plan, explanation, facts)
+    path = folders.create(RESULTS, imported.plan, assembly.explanation(imported), facts)
     try:
         folders.write_environment(path, [imported.session])
         with Journal(path) as journal:
@@ -93,14 +92,17 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     return path
 
 
-def _shown(path: Path, imported: Imported) -> int:
-    """Print what was imported, notes, the table and the files; return the exit code."""
-    result = folders.read(path)
-    analysis = analyze(result)
-    cases = len({samples.case for samples in imported.samples})
-    line = import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples))
-    show([f"{line}\n{path}"])
-    for text in unread_lines(imported.facts):
-        say(text, err=True)
+def _show(path: Path, imported: Imported) -> None:
+    """Print what was imported, and lines that could not be read."""
+    facts, samples = imported.facts, imported.samples
+    files, tools = ", ".join(file["name"] for file in facts["files"]), ", ".join(facts["tool"])
+    cases = counted(len({entry.case for entry in samples}), "case")
+    content = f"{counted(imported.rows, 'row')} → {counted(len(samples), 'result')} of {cases}"
+    show([f"imported {files} ({tools}): {content} in {counted(imported.plan.launches, 'launch')}\n{path}"])
+    unread = [f"  {line['file']}:{line['line']}: {visible(line['text'])[:LONGEST_UNREAD]}" for line in facts["unread"]]
+    if unread:
+        say(f"warning: {counted(len(unread), 'line')} could not be read:", err=True)
+        say("\n".join(unread[:MOST_UNREAD]), err=True)
+    if len(unread) > MOST_UNREAD:
+        say(f"  and {len(unread) - MOST_UNREAD} more: manifest.json has all", err=True)
     say("")
-    return conclude(result, analysis, plots=False)

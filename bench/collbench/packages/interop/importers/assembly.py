@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice, with_counts
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
 from collbench.packages.interop.importers import nccl_tests, osu
 from collbench.packages.interop.importers.context import difference
@@ -58,22 +59,17 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         names = ", ".join(source.name for source, _ in files)
         raise ForeignError(f"{names}: nothing to import", *left_out, *(() if left_out else ["no rows"]))
 
-    launches: Counter[Case] = Counter()
-    order: dict[tuple[str, int, int], list[Case]] = defaultdict(list)
-    samples = []
+    launches, samples = Counter[Case](), list[Samples]()
     for number in numbers:
-        case, failure, aggregate = number.case, number.failure, number.aggregate
-        if aggregate is not None:
-            aggregate = replace(aggregate, verified=number.verified)
-        launches[case] += 1
-        order[case.backend, case.world_size, launches[case]].append(case)
-        samples.append(
-            Samples(case, launches[case], UNKNOWN_TIME_S, stopped_by="imported", failure=failure, aggregate=aggregate)
-        )
+        launches[number.case] += 1
+        aggregate = number.aggregate and replace(number.aggregate, verified=number.verified)
+        entry = Samples(number.case, launches[number.case], UNKNOWN_TIME_S, stopped_by="imported")
+        samples.append(replace(entry, failure=number.failure, aggregate=aggregate))
+    order = grouped(samples, lambda entry: (entry.case.backend, entry.case.world_size, entry.launch))
     iterations = max((n.aggregate.iterations for n in numbers if n.aggregate and n.aggregate.iterations), default=1)
     plan = Plan(
         name=name,
-        order=tuple(Launch(*place, tuple(cases)) for place, cases in order.items()),
+        order=tuple(Launch(*place, tuple(entry.case for entry in entries)) for place, entries in order.items()),
         skips=(),
         launches=max(launches.values()),
         # A plan needs these values; nothing reads them, because an imported run is not measured here.
@@ -106,10 +102,9 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         # Numbers of results, by the verification of the tool itself.
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
-    session = {
-        "imported": {"source": "the imported files", "tool": facts["tool"], **_merged(readings)},
-        "launches": [launch for reading in readings for launch in reading.launches],
-    }
+    imported = {"source": "the imported files", "tool": facts["tool"]}
+    imported |= _merged([fact for reading in readings for fact in reading.facts])
+    session = {"imported": imported, "launches": [launch for reading in readings for launch in reading.launches]}
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
 
 
@@ -122,11 +117,9 @@ OTHER_SETTINGS = Kind(
 def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
     """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
     numbers = [(source, number) for source, reading in files for number in reading.numbers]
-    contexts = {id(number.context): number.context for _, number in numbers}
-    keys = {at: frozenset(context.items()) for at, context in contexts.items()}
     tables: dict[Case, dict[Any, tuple[Source, dict[str, Any]]]] = defaultdict(dict)
     for source, number in numbers:
-        tables[number.case][source.path, keys[id(number.context)]] = source, number.context
+        tables[number.case][source.path, frozenset(number.context.items())] = source, number.context
     mixed: dict[Case, Notice] = {}
     for case, facts in tables.items():
         for (file, first), (other_file, second) in combinations(facts.values(), 2):
@@ -134,7 +127,7 @@ def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Coun
                 places = [f"{source.name}: {text}" for source, text in zip((file, other_file), texts, strict=True)]
                 mixed[case] = OTHER_SETTINGS(first=places[0], second=places[1])
                 break
-    rows = {(id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed}
+    rows = dict.fromkeys((id(n.context), n.case.size_bytes, mixed[n.case]) for _, n in numbers if n.case in mixed)
     return [n for _, n in numbers if n.case not in mixed], Counter(reason for _, _, reason in rows)
 
 
@@ -151,15 +144,13 @@ def _joined(parts: Iterable[Sequence[T]]) -> list[T]:
     return list(dict.fromkeys(entry for part in parts for entry in part))
 
 
-def _merged(readings: Sequence[Reading]) -> Json:
-    """Combine the facts of all files: join lists and texts, merge dictionaries."""
+def _merged(facts: Sequence[Json]) -> Json:
+    """Combine the facts of all executions: join lists and texts, merge dictionaries."""
     merged: Json = {}
-    for reading in readings:
-        for fact, value in reading.facts.items():
-            if isinstance(value, dict):
-                merged[fact] = {**merged.get(fact, {}), **value}
-            elif isinstance(value, list):
-                merged[fact] = list(dict.fromkeys([*merged.get(fact, []), *value]))
-            else:
-                merged[fact] = " / ".join(dict.fromkeys([*filter(None, merged.get(fact, "").split(" / ")), value]))
+    for name in dict.fromkeys(name for entry in facts for name in entry):
+        values = [entry[name] for entry in facts if name in entry]
+        if isinstance(values[0], dict):
+            merged[name] = dict(item for value in values for item in value.items())
+        else:
+            merged[name] = " / ".join(dict.fromkeys(values)) if isinstance(values[0], str) else _joined(values)
     return merged

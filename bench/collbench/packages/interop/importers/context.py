@@ -51,11 +51,6 @@ class LogFact:
 LogFacts = dict[str, LogFact]
 
 
-def stable(text: str) -> str:
-    """Return a text without what changes from launch to launch."""
-    return _VOLATILE.sub("…", " ".join(text.split()))
-
-
 def difference(first: LogFacts, second: LogFacts, same_file: bool) -> tuple[str, str] | None:
     """Return what differs in the facts of two tables, as two texts; None if nothing does.
 
@@ -112,7 +107,7 @@ class Context:
         for variable, value in allowed(_MENTIONED.findall(text)).items():
             target[variable] = LogFact(f"{variable}={value}", line.number)
         if re.search(r"\w", text) and by_library is None and not text.startswith("```") and not _NOISE.match(text):
-            text = _TEST.sub("…", stable(text))
+            text = _TEST.sub("…", _VOLATILE.sub("…", text))
             self.lines.pop(text, None)
             self.lines[text] = line.number
 

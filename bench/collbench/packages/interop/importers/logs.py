@@ -8,9 +8,8 @@ module does not know the format of any tool.
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 # No tool prints longer lines, and matching patterns in longer lines could take very long.
@@ -23,8 +22,6 @@ TEXT_KEYS = (
 DOCKER = "log"
 # If more than this share of the enveloped texts end with a line feed, the collector has cut the other texts.
 MOSTLY = 0.5
-# Levels of nested JSON texts that are opened; no collector nests texts deeper.
-DEEPEST = 3
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -49,7 +46,8 @@ _MARKDOWN_ROW = re.compile(r"\s*\|.*\|\s*")
 _BARRED = re.compile(r"[\s|│*`]*\d[\d.,*`]*\s*[|│]")
 _NO_COMMAND = re.compile(r"\s*[\d#]")
 _TAG = re.compile(_ANYWHERE, re.VERBOSE)
-_INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
+# Labels inside a line that launchers have cut into pieces, each with a label.
+INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
 _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
 # The parts of a launcher's command line, each searched for after the previous part: a single pattern would take half a
 # second for a hostile line.
@@ -74,31 +72,26 @@ class LogLine(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """The command line that started a program."""
 
     # Number of processes; None if the line does not give it.
     processes: int | None
-    program: str
+    # Match of the program's name.
+    program: re.Match[str]
 
 
 def lines(text: str) -> list[LogLine]:
     """Return the lines of a log without envelopes and labels; a line may have several envelopes and labels."""
     plain = _CONTROL.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
     found: list[LogLine] = []
-    for number, line in _joined(_opened(plain.split("\n"))):
+    for number, line in _joined([*_opened(plain.split("\n"))]):
         bare = _bare(line)
         if found and found[-1].text.endswith("\\") and not _NO_COMMAND.match(bare):  # a command goes on
             found[-1] = LogLine(found[-1].number, f"{found[-1].text[:-1]} {bare.strip()}")
         else:
             found.append(LogLine(number, bare))
     return found
-
-
-def without_labels(text: str) -> str:
-    """Remove the labels inside a line that launchers have cut into pieces, each with a label."""
-    return _INSIDE.sub("", text)
 
 
 def command_in(text: str, program: re.Pattern[str]) -> Command | None:
@@ -108,14 +101,13 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     started = program.search(line, launcher.end()) if launcher else None
     if launcher is None or started is None:
         return None
-    between = line[launcher.end() : started.start()]
-    inner = [*_LAUNCHER.finditer(between)]
-    options = _WRAPPER.split(between[inner[-1].end() :] if inner else between, maxsplit=1)[0]
+    # After another launcher between the two, its options count.
+    *_, between = _LAUNCHER.split(line[launcher.end() : started.start()])
+    options = _WRAPPER.split(between, maxsplit=1)[0]
     ranks, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
     processes = int(nodes[1]) * int(per_node[1]) if nodes and per_node else None
-    processes = int(ranks[1]) if ranks else processes
     several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
-    return Command(None if several else processes, started[0])
+    return Command(None if several else int(ranks[1]) if ranks else processes, started)
 
 
 def _bare(text: str) -> str:
@@ -139,7 +131,8 @@ class _Piece(NamedTuple):
 
 def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
     for number, line in enumerate(file_lines, 1):
-        if (pieces := list(_contents(number, line))) and any(piece.enveloped is not None for piece in pieces):
+        pieces = [*_contents(number, line)]
+        if any(piece.enveloped is not None for piece in pieces):
             yield from pieces
         elif _ESCAPED_FEED.search(line):  # a table in one line, in an envelope that is not JSON or was cut
             unescaped = _ESCAPED_FEED.sub("\n", line).replace("\\t", "\t").replace('\\"', '"')
@@ -150,51 +143,46 @@ def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
 
 def _contents(number: int, line: str) -> Iterator[_Piece]:
     """Yield the texts in the JSON objects of a line and the text around them; the line if no object is complete."""
-    at, match = 0, _OBJECT.search(line)
-    while match is not None:
+    at = 0
+    while (match := _OBJECT.search(line, at)) is not None:
         try:
             value, end = _DECODER.raw_decode(line, match.start())
         except (ValueError, RecursionError):
             break
         if line[at : match.start()].strip(" \t[,]"):
             yield _Piece(number, line[at : match.start()])
-        yield from (_Piece(number, text, key) for key, text in _texts(value, DEEPEST))
-        at, match = end, _OBJECT.search(line, end)
+        yield from (_Piece(number, text, key) for key, text in _texts(value))
+        at = end
     if line[at:].strip(" \t[,]"):
         yield _Piece(number, line[at:])
 
 
-def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield (key, text) from an object: the text with a key that collectors use, else all texts in the object."""
     if isinstance(value, str):
-        match = _OBJECT.match(value.lstrip()) if depth else None
         try:
-            inner = json.loads(value) if match else None
+            inner = json.loads(value) if _OBJECT.match(value.lstrip()) else None
         except (ValueError, RecursionError):
             inner = None
         if isinstance(inner, dict):
-            yield from _texts(inner, depth - 1)
+            yield from _texts(inner)
         elif key or not _NUMBER_ALONE.fullmatch(value):  # a time next to the text is not a row
             yield key, value
     elif isinstance(value, dict):
-        named = [key for key in TEXT_KEYS if isinstance(value.get(key), str) and value[key].strip()]
-        for key, part in ((named[0], value[named[0]]),) if named else (("", part) for part in value.values()):
-            yield from _texts(part, depth, key)
+        named = [name for name in TEXT_KEYS if isinstance(value.get(name), str) and value[name].strip()]
+        for name, part in [(named[0], value[named[0]])] if named else (("", part) for part in value.values()):
+            yield from _texts(part, name)
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part, depth)
+            yield from _texts(part)
 
 
-def _joined(pieces: Iterable[_Piece]) -> Iterator[LogLine]:
+def _joined(pieces: Sequence[_Piece]) -> Iterator[LogLine]:
     """Yield the lines of the pieces; texts that were cut into several envelopes are joined again."""
-    pieces = list(pieces)
-    feeds: dict[str | None, list[bool]] = defaultdict(list)
-    for piece in pieces:
-        feeds[piece.enveloped].append(piece.text.endswith("\n"))
     # If a collector keeps line feeds, as Docker does, a text without one was cut: its rest is in the next envelope.
-    cutting = {
-        key for key, ends in feeds.items() if key and (any(ends) if key == DOCKER else sum(ends) > MOSTLY * len(ends))
-    }
+    kept = Counter(piece.enveloped for piece in pieces if piece.text.endswith("\n"))
+    every = Counter(piece.enveloped for piece in pieces)
+    cutting = {key for key in kept if key and (key == DOCKER or kept[key] > MOSTLY * every[key])}
     number, held = 0, ""
     for piece in pieces:
         if piece.enveloped not in cutting:

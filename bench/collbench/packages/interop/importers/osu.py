@@ -11,6 +11,7 @@ gather, scatter and all_to_all (`catalog.collectives`), so OSU's size is multipl
 there. osu_reduce_scatter splits its size among the ranks, so its size is the total already.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,44 +25,26 @@ from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, C
 from collbench.packages.interop.importers.logs import Command, LogLine, command_in
 from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
 
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """One of OSU's tests."""
-
-    op: str
-    # True if the size in the output is the size of one of n shares.
-    scaled: bool = False
-    # True if the test is between two ranks.
-    pair: bool = False
-    # True if the test sends windows of messages and prints a bandwidth.
-    window: bool = False
-    # How a time is obtained, in words.
-    manner: str = "each timed alone between barriers, averaged over ranks"
-
-
+# Title in the header (lower-case letters only, without `latency`) → operation.
+TESTS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all",
+    "alltoallpersonalizedexchange": "all_to_all", "bcast": "broadcast", "broadcast": "broadcast", "reduce": "reduce",
+    "reducescatter": "reduce_scatter", "gather": "gather", "scatter": "scatter", "barrier": "barrier", "": "send_recv",
+}  # fmt: skip
+# The same for tests that send windows of messages and print a bandwidth.
+WINDOWS = {"bandwidth": "send_recv", "bidirectionalbandwidth": "sendrecv_pair"}
+# Operations whose size in the output is the size of one of n shares; operations between two ranks.
+SCALED, PAIRS = {"all_gather", "all_to_all", "gather", "scatter"}, {"send_recv", "sendrecv_pair"}
 # Number of messages that osu_bw and osu_bibw send before they wait; -W changes it, and the output does not show -W.
 WINDOW = 64
-_WINDOWS = f"of windows of {WINDOW} messages (unless -W said otherwise)"
-# Title in the header (lower-case letters only, without `latency`) → test.
-TESTS = {
-    "allreduce": Test("all_reduce"),
-    "allgather": Test("all_gather", scaled=True),
-    "alltoall": Test("all_to_all", scaled=True),
-    "alltoallpersonalizedexchange": Test("all_to_all", scaled=True),
-    "bcast": Test("broadcast"),
-    "broadcast": Test("broadcast"),
-    "reduce": Test("reduce"),
-    "reducescatter": Test("reduce_scatter"),
-    "gather": Test("gather", scaled=True),
-    "scatter": Test("scatter", scaled=True),
-    "barrier": Test("barrier"),
-    "": Test("send_recv", pair=True, manner="half of each round trip"),
-    "bandwidth": Test("send_recv", pair=True, window=True, manner=f"size over the bandwidth {_WINDOWS}"),
-    "bidirectionalbandwidth": Test(
-        "sendrecv_pair", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
-    ),
+_OF_WINDOWS = f"of windows of {WINDOW} messages (unless -W said otherwise)"
+# Operation, and whether it is in windows → how a time is obtained, in words.
+MANNERS = {
+    ("send_recv", False): "half of each round trip",
+    ("send_recv", True): f"size over the bandwidth {_OF_WINDOWS}",
+    ("sendrecv_pair", True): f"size over half of the bandwidth of both directions {_OF_WINDOWS}",
 }
+USUAL_MANNER = "each timed alone between barriers, averaged over ranks"
 # Datatypes of older versions, which do not print them: for reductions, and for tests that only move bytes.
 OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
 
@@ -71,6 +54,7 @@ _TITLE = re.compile(
     re.IGNORECASE,
 )
 TOOLS = {"osu": "OSU Micro-Benchmarks", "omb-py": "OMB-Py", "": "mpi4py's demos of OSU Micro-Benchmarks"}
+_NON_BLOCKING = re.compile("non-?blocking ", re.IGNORECASE)
 _COLUMN = re.compile(
     r"(?:(?:Avg|Min|Max)\s)?Latency\s?\(us\)|Bandwidth\s?\([MG]B/s\)|MB/s|Messages/s|P\d+\sTail\s(?:Lat|BW)\((?:us|MB/s)\)"
     r"|(?:Pure|Min|Max)\sComm\.\(us\)|Coll\.\sInit\(us\)|Transmit\sSize|Size|[A-Z][\w./%()-]*"
@@ -105,8 +89,9 @@ class _Table:
     using: int = 0
     # False if a buffer is in host memory.
     on_device: bool = True
-    # Size and values of each row. The size is None in a table without a column for it (a barrier).
-    rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
+    # Size and values of each row, by column, or by number without a header. The size is None in a table without a
+    # column for it (a barrier).
+    rows: list[tuple[int | None, dict[str, str]]] = field(default_factory=list)
     # Facts of the table, as in `context`.
     facts: LogFacts = field(default_factory=dict)
     # Line of a row of another table, whose title came before this one's.
@@ -162,7 +147,9 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
             tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
             new = _Table(tool, library, title["title"], title["version"])
             if not table.rows and table.title is None:
-                new.command, new.using = _fitting(table.command, new.title), table.using
+                started = readings.operation_in(table.command.program[0]) if table.command is not None else None
+                fits = started is None or _test_of(title["title"])[0] in {None, started}
+                new.command, new.using = table.command if fits else None, table.using
             tables.append(new)
         else:
             if prefix is None and _HEADER.match(text[mark:]):
@@ -173,17 +160,18 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
     return tables
 
 
-def _fitting(command: Command | None, title: str | None) -> Command | None:
-    """Return the command; None if it started another test than the title names."""
-    started = readings.operation_in(command.program) if command is not None else None
-    test = TESTS.get(re.sub(r"[^a-z]", "", (title or "").lower().removesuffix("latency")))
-    return None if started is not None and test is not None and test.op != started else command
+def _test_of(title: str) -> tuple[str | None, bool]:
+    """Return the operation that a title names (None if there is none), and whether it is in windows."""
+    name = re.sub(r"^non-?blocking |latency$|[^a-z]", "", title.lower().strip())
+    return {**TESTS, **WINDOWS}.get(name), name in WINDOWS
 
 
 def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
     """Read a line that is neither a command nor a title."""
     table, text = tables[-1], line.text
-    titled = table.title is not None or bool(table.columns)
+    row = _row(text, table.columns) if table.title is not None or table.columns else None
+    # The size of the row before; no row comes after one without a size.
+    last = next((math.inf if size is None else size for size, _ in table.rows[-1:]), None)
     if "#Using NCCL" in text or "#Using RCCL" in text:
         if table.rows:
             tables.append(table := _Table())
@@ -192,7 +180,7 @@ def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
         tables.append(_Table())
     elif (datatype := _DATATYPE.search(text)) is not None:
         if table.rows:  # with -T all, one title is followed by a table for each datatype
-            table = replace(table, datatype=None, columns=[], rows=[], unread=[])
+            table = replace(table, columns=[], rows=[], unread=[])
             tables.append(table)
         table.datatype = datatype[1]
     elif (buffers := _BUFFERS.search(text)) is not None:
@@ -203,25 +191,17 @@ def _take(line: LogLine, tables: list[_Table], context: Context) -> None:
             tables.append(table := _Table())
         plain = re.sub(r"\bSize \(B\)", "Size", text.replace("[", "(").replace("]", ")"))
         table.columns = _COLUMN.findall(plain.lstrip("# "))
-    elif titled and (row := _row(text, table)) is not None and _follows(row[0], table):
+    elif row is not None and (last is None or last < (row[0] or 0)):  # sizes increase
         if not table.rows:
             table.facts = context.table()
         context.lines, context.settings = {}, {}
         table.rows.append(row)
-    elif (_BEGINS_LIKE_A_ROW if titled else _LOOSE_ROW).match(text) is not None or (titled and _row(text, table)):
+    elif row or (_LOOSE_ROW if table.title is None and not table.columns else _BEGINS_LIKE_A_ROW).match(text):
         table.unread.append(line)
-        if titled and _row(text, table) and len(tables) > 1 and tables[-2].title is not None and not tables[-2].rows:
+        if row and len(tables) > 1 and tables[-2].title is not None and not tables[-2].rows:
             table.mixed = line.number  # two titles came first, and now rows of both
     else:
         context.take(line)
-
-
-def _follows(size: int | None, table: _Table) -> bool:
-    """Return whether a row of this size may come next: sizes increase, and a barrier has one row."""
-    if not table.rows:
-        return True
-    last = table.rows[-1][0]
-    return size is not None and last is not None and size > last
 
 
 def _prefix_pattern(prefix: str) -> re.Pattern[str] | None:
@@ -232,19 +212,17 @@ def _prefix_pattern(prefix: str) -> re.Pattern[str] | None:
     return re.compile(r"\s*" + re.sub(r"(?:\\?\s)+", r"\\s+", words) + r"\s?")
 
 
-def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
+def _row(line: str, columns: Sequence[str]) -> tuple[int | None, dict[str, str]] | None:
     """Return size and values of a row, without a comment after it; None if the line is not a row."""
-    sized = not table.columns or table.columns[0] == "Size"
+    sized = not columns or columns[0] == "Size"
     match = _SIZED.fullmatch(line.strip()) if sized else None
     values = (match[2] if match else line).split()
-    wanted = max(1, len(table.columns) - sized) if table.columns else len(values)
-    behind = values[wanted:]
-    values = values[:wanted]
-    if (sized and match is None) or not values or not all(_VALUE.fullmatch(value) for value in values):
+    names = [*columns[sized:]] or [*map(str, range(len(values)))]
+    numbers = [*map(_VALUE.fullmatch, values)]
+    behind = numbers[len(names) : len(names) + 1]
+    if (sized and match is None) or not values or len(values) < len(names) or not all(numbers[: len(names)]):
         return None
-    if len(values) < wanted or (behind and _VALUE.fullmatch(behind[0])):
-        return None
-    return (readings.whole(match[1]) if match else None), values
+    return None if any(behind) else ((int(match[1]) if match else None), dict(zip(names, values, strict=False)))
 
 
 # ── tables to numbers ────────────────────────────────────────────────────────────────────────────
@@ -264,121 +242,106 @@ WINDOW_ASSUMED = Kind(
 NO_SIZE = Kind("no-size", f"{LEFT_OUT}no size")
 NO_TIME_IN_ROW = Kind("no-time-in-row", f"{LEFT_OUT}no time, or one that was cut")
 OTHER_COLUMNS = Kind("other-columns", f"{LEFT_OUT}columns that do not fit the title")
+LIBRARY_UNKNOWN = Kind(
+    "library-unknown", "unknown: the library: OMB-Py calls it MPI, also where torch's gloo or another took its place"
+)
 
 
 def _read_table(table: _Table, options: Options, source: Source, reading: Reading) -> None:
     """Add the numbers of one table."""
     reading.rows += len(table.rows)
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
-    test, asynchronous = _test(table, options, source)
-    if test is None:
-        reason = readings.NO_COUNTERPART(test=f"{table.library} {table.title}")
-        reading.left_out[reason] += len(table.rows)
+    op, window = _test(table, options, source)
+    if op is None:
+        reading.left_out[readings.NO_COUNTERPART(test=f"{table.library} {table.title}")] += len(table.rows)
         return
-    if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
+    if any(name.startswith(RESULTS) and name.startswith("Bandwidth") != window for name in table.columns):
         reading.left_out[OTHER_COLUMNS()] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in readings.DTYPES:
         reading.left_out[readings.OTHER_DTYPE(dtype=table.datatype)] += len(table.rows)
         return
-    ranks = 2 if test.pair else readings.chosen_ranks(table.ranks, options, str(source.path))
-    if not test.pair and table.ranks is not None and options.world_size is None:
+    ranks = 2 if op in PAIRS else options.chosen("world_size", table.ranks, source)
+    if op not in PAIRS and table.ranks is not None and options.world_size is None:
         reading.unknown.append(RANKS_NEXT_TO_OUTPUT())
-    operation = OPERATIONS[test.op]
+    operation = OPERATIONS[op]
     if table.datatype is None and operation.typed:
         reading.unknown.append(DATATYPE_ASSUMED(reduced=OLD_REDUCED, moved=OLD_MOVED))
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
     library, _, device = (table.library or "").upper().partition("-")
-    backend = _backend(table, library, options, source, reading)
+    if library == "MPI" and table.tool == "omb-py":
+        if options.backend is None:
+            reading.unknown.append(LIBRARY_UNKNOWN())
+        backend = options.backend or "mpi"
+    else:
+        stated = None if table.title is None else "mpi" if library == "MPI" else "nccl"
+        backend = options.chosen("backend", stated, source)
     case = usual(
         Case(  # without its size
-            test.op,
+            op,
             backend,
             ranks,
             readings.DTYPES[datatype],
             0,
             buffers="hot",
-            metric="pipelined" if test.window else "isolated",
-            depth=WINDOW if test.window else 1,
+            metric="pipelined" if window else "isolated",
+            depth=WINDOW if window else 1,
             placement="in" if operation.placements == ("in",) else "out",
-            call="async" if asynchronous else "sync",
+            call="async" if _NON_BLOCKING.match(table.title or "") else "sync",
             # MPI on GPU memory must not be mixed with MPI on host memory.
             memory="device" if device and table.on_device and backend == "mpi" else "plain",
         )
     )
-    if test.scaled:
-        reading.notes.append(SCALED_SIZES(operation=test.op, ranks=ranks))
-    if test.window:
+    if op in SCALED:
+        reading.notes.append(SCALED_SIZES(operation=op, ranks=ranks))
+    if window:
         reading.unknown.append(WINDOW_ASSUMED(messages=WINDOW))
     for size, values in table.rows:
+        placed = replace(case, size_bytes=(size or 0) * (ranks if op in SCALED else 1))
         if not size and operation.sized:
             reading.left_out[(readings.SIZE_0 if size == 0 else NO_SIZE)()] += 1
-        elif number := _number(table, test, case, size or 0, values):
-            reading.numbers.append(replace(number, context=table.facts))
+        elif number := _number(table, placed, values):
+            reading.numbers.append(number)
         else:
             reading.left_out[NO_TIME_IN_ROW()] += 1
 
 
-LIBRARY_UNKNOWN = Kind(
-    "library-unknown", "unknown: the library: OMB-Py calls it MPI, also where torch's gloo or another took its place"
-)
-
-
-def _backend(table: _Table, library: str, options: Options, source: Source, reading: Reading) -> str:
-    """Return our name of the library that the test measured."""
-    where = str(source.path)
+def _test(table: _Table, options: Options, source: Source) -> tuple[str | None, bool]:
+    """Return the operation of the test (None if it has no counterpart here), and whether it is in windows."""
     if table.title is None:
-        return readings.chosen_backend(None, options, where)
-    if library == "MPI" and table.tool == "omb-py":
-        if options.backend is None:
-            reading.unknown.append(LIBRARY_UNKNOWN())
-        return options.backend or "mpi"
-    return readings.chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
-
-
-def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
-    """Return the test (None if it has no counterpart here), and whether it is asynchronous."""
-    if table.title is None:
-        named = readings.operation_in(table.command.program if table.command is not None else source.name)
-        op = readings.chosen_operation(named, options, str(source.path))
-        window = any(column.startswith("Bandwidth") for column in table.columns)
-        return next((test for test in TESTS.values() if test.op == op and test.window == window), None), False
-    title = table.title.lower().removesuffix("latency").strip()
-    asynchronous = title.startswith(("non-blocking ", "nonblocking "))
-    title = re.sub(r"^non-?blocking ", "", title)
-    test = TESTS.get(re.sub(r"[^a-z]", "", title))
-    library = table.library or ""
-    if not library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in library:
+        named = readings.operation_in(table.command.program[0] if table.command is not None else source.name)
+        op, window = options.chosen("operation", named, source), any("Bandwidth" in name for name in table.columns)
+        return (op if op in (WINDOWS if window else TESTS).values() else None), window
+    library = (table.library or "").upper()
+    if not library.startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in library:
         return None, False
-    if test is not None:
-        readings.chosen_operation(test.op, options, str(source.path))
-    return test, asynchronous
+    stated, window = _test_of(table.title)
+    return stated and options.chosen("operation", stated, source), window
 
 
-def _number(table: _Table, test: Test, case: Case, size: int, values: list[str]) -> Number | None:
+def _number(table: _Table, case: Case, values: dict[str, str]) -> Number | None:
     """Return the number of one row; None if the row has no time."""
-    placed = replace(case, size_bytes=size * (case.world_size if test.scaled else 1))
-    columns = table.columns[1:] if table.columns[:1] == ["Size"] else table.columns
-    named = dict(zip(columns, values, strict=False))
-    validation = named.get("Validation", "").lower()
+    validation = values.get("Validation", "").lower()
     if validation == "fail":
-        return Number(placed, None, Failure("wrong", None, "OSU's own validation reports Fail"), False)
+        failure = Failure("wrong", None, "OSU's own validation reports Fail")
+        return Number(case, None, failure, False, table.facts)
+    asynchronous, window = case.call == "async", case.metric == "pipelined"
     # The column of the test's result: the first column in a table without a header.
-    asynchronous = case.call == "async"
-    starts = ("Pure Comm.(us)",) if asynchronous else RESULTS
-    results = [(name, value) for start in starts for name, value in named.items() if name.startswith(start)]
-    column, text = results[0] if results else ("", "" if asynchronous and named else values[0])
+    results = [name for name in values if name.startswith("Pure Comm.(us)" if asynchronous else RESULTS)]
+    column = next(iter(results if results or asynchronous else values), None)
+    text = "" if column is None else values[column]
     value = readings.printed(text)
-    if value is None or value.value < readings.LEAST_US or not _RESULT.fullmatch(text):
+    if column is None or value is None or value.value < readings.LEAST_US or not _RESULT.fullmatch(text):
         return None
-    iterations = readings.whole(named.get("Iterations", ""))
-    if test.window:
-        unit = 1e9 if "GB/s" in column else 1e6
-        time_s = placed.size_bytes * (2 if test.op == "sendrecv_pair" else 1) / (value.value * unit)
-        manner = test.manner
+    iterations = readings.whole(values.get("Iterations", ""))
+    manner = MANNERS.get((case.op, window), USUAL_MANNER)
+    if window:
+        rate = value.value * (1e9 if "GB/s" in column else 1e6)
+        time_s = case.size_bytes * (2 if case.op == "sendrecv_pair" else 1) / rate
     else:
         time_s = value.value * 1e-6
-        manner = f"mean of {f'{iterations} calls' if iterations else 'all calls'}, {test.manner}"
+        manner = f"mean of {f'{iterations} calls' if iterations else 'all calls'}, {manner}"
     if asynchronous:
         manner += ", without computation at the same time"
-    return Number(placed, Aggregate(time_s, manner, iterations), None, True if validation == "pass" else None)
+    verified = True if validation == "pass" else None
+    return Number(case, Aggregate(time_s, manner, iterations), None, verified, table.facts)

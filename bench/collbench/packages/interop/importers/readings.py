@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Aggregate, Case, Failure, Json
 from collbench.model.units import MOST_RANKS, format_bytes
-from collbench.packages.interop import catalog as nccl_tests_names
+from collbench.packages.interop import catalog as theirs
 from collbench.packages.interop.importers import logs
 from collbench.packages.interop.importers.logs import LogLine
 
@@ -66,18 +66,16 @@ def read_source(path: Path) -> Source:
             raw = file.read(LIMIT_BYTES + 1)
     except OSError as error:
         raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # a path with a NUL in it
-        raise ForeignError(f"{path!s:.100}: {error}") from None
-    if len(raw) > LIMIT_BYTES:
-        raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}: not a table of results")
-    if not raw.strip():
-        raise ForeignError(f"{path}: empty")
-    for start, kind in PACKED.items():
-        if raw.startswith(start):
-            raise ForeignError(f"{path}: packed with {kind}; unpack it first")
     text = raw.decode("utf-8-sig", errors="replace")  # with or without a byte-order mark
-    if text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text):
-        raise ForeignError(f"{path}: not UTF-8 text")
+    packed = next((kind for start, kind in PACKED.items() if raw.startswith(start)), None)
+    problems = (
+        (len(raw) > LIMIT_BYTES, f"larger than {format_bytes(LIMIT_BYTES)}: not a table of results"),
+        (not raw.strip(), "empty"),
+        (packed, f"packed with {packed}; unpack it first"),
+        (text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text), "not UTF-8 text"),
+    )
+    if (problem := next((words for holds, words in problems if holds), None)) is not None:
+        raise ForeignError(f"{path}: {problem}")
     return Source(path, hashlib.sha256(raw).hexdigest(), text)
 
 
@@ -87,29 +85,23 @@ LARGEST_WHOLE = 2**53
 _NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A number and half a unit of its last printed digit: the exact value lies in value ± half."""
+class Printed(NamedTuple):
+    """A printed number, and the limits between which its exact value lies."""
 
     value: float
-    half: float
+    low: float
+    high: float
 
-    @property
-    def low(self) -> float:
-        return self.value - self.half
 
-    @property
-    def high(self) -> float:
-        return self.value + self.half
+def within(value: float, half: float) -> Printed:
+    """Return value ± half."""
+    return Printed(value, value - half, value + half)
 
 
 def printed(text: str) -> Printed | None:
-    """Parse `113.70` as 113.7 ± 0.005; return None if the text is not a finite number."""
+    """Parse `113.70` as 113.7 ± 0.005, half a unit of the last digit; return None if it is not a number."""
     match = _NUMBER.fullmatch(text)
-    if match is None or not math.isfinite(value := float(match[0])):
-        return None
-    exponent = int(match[3] or 0) - len(match[2] or "")
-    return Printed(value, 0.5 * 10.0**exponent)
+    return None if match is None else within(float(match[0]), 0.5 * 10.0 ** (int(match[3] or 0) - len(match[2] or "")))
 
 
 def whole(text: str) -> int | None:
@@ -152,13 +144,25 @@ class Reading:
     notes: list[Notice] = field(default_factory=list)
     # Notices on facts that the file lacks.
     unknown: list[Notice] = field(default_factory=list)
-    # Where the tool ran: hosts, devices, nccl, variables.
-    facts: Json = field(default_factory=dict)
+    # Where each execution ran: hosts, devices, nccl, variables.
+    facts: list[Json] = field(default_factory=list)
     # Where each rank of an execution ran, in the form of environment.json.
     launches: list[Json] = field(default_factory=list)
 
 
 # ── facts that files may lack ────────────────────────────────────────────────────────────────────
+# Fact → what a file lacks if it does not state the fact, and what it states, in words.
+_FACTS = {
+    "operation": (
+        "does not name the measured collective; give it, such as --operation all_reduce (see: collbench list "
+        "operations)",
+        "that it measured {}",
+    ),
+    "world_size": ("does not contain the number of ranks; give it: --world-size N", "{} ranks"),
+    "backend": ("does not name the measured library; give it, such as --backend mpi", "that it measured {}"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The facts that the user states, for files that lack them."""
@@ -168,38 +172,18 @@ class Options:
     operation: str | None = None
     backend: str | None = None
 
-
-def chosen_operation(stated: str | None, options: Options, where: str) -> str:
-    """Return our name of the collective, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = (
-        "does not name the measured collective; give it, such as --operation all_reduce "
-        "(see: collbench list operations)"
-    )
-    return _chosen(stated, options.operation, where, lacking, "that it measured {}", "--operation")
-
-
-def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
-    """Return the number of ranks, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = "does not contain the number of ranks; give it: --world-size N"
-    ranks = _chosen(stated, options.world_size, where, lacking, "{} ranks", "--world-size")
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ForeignError(f"{where}: states {ranks} ranks, which is impossible")
-    return ranks
-
-
-def chosen_backend(stated: str | None, options: Options, where: str) -> str:
-    """Return our name of the library, from file or user. Raises ForeignError if neither gives it, or they differ."""
-    lacking = "does not name the measured library; give it, such as --backend mpi"
-    return _chosen(stated, options.backend, where, lacking, "that it measured {}", "--backend")
-
-
-def _chosen(stated: T | None, given: T | None, where: str, lacking: str, words: str, option: str) -> T:
-    """Return what the file states, else what the user gave. words: what the file states, in words."""
-    if stated is not None and given not in {None, stated}:
-        raise ForeignError(f"{where}: states {words.format(stated)}, so {option} {given} cannot be right")
-    if (value := given if stated is None else stated) is None:
-        raise ForeignError(f"{where}: {lacking}")
-    return value
+    def chosen(self, fact: str, stated: T | None, source: Source) -> T:
+        """Return what the file states, else what the user gave. Raises ForeignError if neither does, or they differ."""
+        (lacking, words), given = _FACTS[fact], getattr(self, fact)
+        if stated is not None and given not in {None, stated}:
+            option = f"--{fact.replace('_', '-')} {given}"
+            raise ForeignError(f"{source.path}: states {words.format(stated)}, so {option} cannot be right")
+        value: T | None = given if stated is None else stated
+        if value is None:
+            raise ForeignError(f"{source.path}: {lacking}")
+        if fact == "world_size" and not 1 <= int(value) <= MOST_RANKS:
+            raise ForeignError(f"{source.path}: states {value} ranks, which is impossible")
+        return value
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +191,7 @@ def _chosen(stated: T | None, given: T | None, where: str, lacking: str, words: 
 LEAST_US = 0.001
 # The meaning of a name that is in no table is not guessed: its rows are left out, with the reason.
 DTYPES = {
-    **nccl_tests_names.DTYPES,
+    **theirs.DTYPES,
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",
     "MPI_UNSIGNED_CHAR": "uint8", "MPI_UINT8_T": "uint8", "MPI_INT": "int32", "MPI_INT32_T": "int32",

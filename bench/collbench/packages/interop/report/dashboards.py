@@ -9,13 +9,14 @@ bounds of an interval are separate gauges, `_low` and `_high`.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.units import format_bytes
+from collbench.packages.interop.catalog import capitalised
 from collbench.packages.interop.report.nccl_tests import ranks_of
 from collbench.report.labels import label
 from collbench.report.machine_format import case_rows
@@ -23,12 +24,14 @@ from collbench.report.openmetrics import END, PREFIX, gauge, notices, series_of
 from collbench.report.rows import row
 from collbench.report.view import View
 
-# Operation → its name in NCCL's Inspector, if this is not our name in capitalised words.
-COLLECTIVES = {"all_to_all": "AlltoAll", "send_recv": "SendRecv"}
 UNKNOWN = "unknown"
 # Beginning of the names of NCCL's Inspector.
 INSPECTOR = "nccl"
-Value = Callable[[Summary], float | None]
+# Bus bandwidth and time: name, name of the unit, and the unit in bytes per second and in seconds.
+INSPECTORS = ("bus_bandwidth_gbs", "gbs", 1e9), ("collective_exec_time_microseconds", "microseconds", 1e-6)
+OURS = ("bus_bandwidth_bytes_per_second", "", 1.0), ("call_time_seconds", "seconds", 1.0)
+ABOUT = "Bus bandwidth of a call.", "Time of a call on the slowest rank."
+LIMITS = ("_low", "Lower limit of its interval."), ("_high", "Upper limit of its interval.")
 
 
 def openmetrics(view: View, prefix: str | None = None) -> str:
@@ -36,12 +39,13 @@ def openmetrics(view: View, prefix: str | None = None) -> str:
 
     prefix: beginning of all names, such as `nccl` for Inspector's names; None: by library, as in the module docstring.
     """
-    run, labelled = view.run, list(_labelled(view))
-    lines = []
-    for first in dict.fromkeys(_prefix(summary, prefix) for _, summary in labelled):
-        own = [(labels, summary) for labels, summary in labelled if _prefix(summary, prefix) == first]
-        for name, unit, about, value in _gauges(first):
-            lines += gauge(name, [(labels, value(summary)) for labels, summary in own], about, unit)
+    run, lines, gauges = view.run, list[str](), defaultdict(list)
+    labelled = [(_labels(view, summary), summary) for summary in view.analysis.summaries]
+    for labels, summary in labelled:
+        for name, unit, about, value in _gauges(summary, prefix):
+            gauges[name, about, unit].append((labels, value))
+    for (name, about, unit), rows in gauges.items():
+        lines += gauge(name, rows, about, unit)
     launches = [(labels, float(summary.launches)) for labels, summary in labelled]
     lines += gauge("collbench_launches", launches, "Launches behind a number.")
     series = series_of(run.plan)
@@ -74,62 +78,36 @@ def bencher(view: View) -> str:
     return json.dumps(benchmarks, indent=1, allow_nan=False)
 
 
-def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
-    run, series = view.run, series_of(view.run.plan)
+def _labels(view: View, summary: Summary) -> dict[str, str]:
+    run, case = view.run, summary.case
     host = run.environment[0].get("host", {}) if run.environment else {}
-    for summary in view.analysis.summaries:
-        case = summary.case
-        nodes = {facts.get("hostname") for facts in ranks_of(run, case)}
-        words = "".join(word.capitalize() for word in case.op.split("_"))
-        yield (
-            {
-                "collective": COLLECTIVES.get(case.op, words),
-                "nranks": str(case.world_size),
-                "n_nodes": str(len(nodes) or 1),
-                "message_size": format_bytes(case.size_bytes) if OPERATIONS[case.op].sized else "",
-                "algo_proto": summary.chosen or "",
-                "node": str(host.get("hostname", UNKNOWN)),
-                "gpu": "all",
-                "comm_name": "collbench",
-                "backend": case.backend,
-                "case": label(case),
-                "virtual": str(summary.virtual).lower(),
-                **series,
-            },
-            summary,
-        )
+    nodes = {facts.get("hostname") for facts in ranks_of(run, case)}
+    return {
+        "collective": capitalised(case.op),
+        "nranks": str(case.world_size),
+        "n_nodes": str(len(nodes) or 1),
+        "message_size": format_bytes(case.size_bytes) if OPERATIONS[case.op].sized else "",
+        "algo_proto": summary.chosen or "",
+        "node": str(host.get("hostname", UNKNOWN)),
+        "gpu": "all",
+        "comm_name": "collbench",
+        "backend": case.backend,
+        "case": label(case),
+        "virtual": str(summary.virtual).lower(),
+        **series_of(run.plan),
+    }
 
 
-def _prefix(summary: Summary, requested: str | None) -> str:
-    return requested or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
-
-
-def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
-    """Yield name, unit, description and value function of each gauge: in Inspector's names and units, or in ours."""
-    bandwidth, rate, rate_unit = "bus_bandwidth_bytes_per_second", 1.0, ""
-    time, unit, time_unit = "call_time_seconds", 1.0, "seconds"
-    if prefix == INSPECTOR:
-        bandwidth, rate, rate_unit = "bus_bandwidth_gbs", 1e9, "gbs"
-        time, unit, time_unit = "collective_exec_time_microseconds", 1e-6, "microseconds"
-    limits = {"_low": "Lower limit of its interval.", "_high": "Upper limit of its interval."}
-    yield f"{prefix}_{bandwidth}", rate_unit, "Bus bandwidth of a call.", partial(_rate, "value", rate)
-    for (suffix, about), shortest in zip(limits.items(), ("high", "low"), strict=True):
-        yield f"{prefix}_{bandwidth}{suffix}", "", about, partial(_rate, shortest, rate)
-    yield f"{prefix}_{time}", time_unit, "Time of a call on the slowest rank.", partial(_time, "value", unit)
-    for suffix, about in limits.items():
-        yield f"{prefix}_{time}{suffix}", "", about, partial(_time, suffix[1:], unit)
-
-
-def _time(end: str, unit: float, summary: Summary) -> float | None:
-    """Return the time of a call in units of `unit` seconds, or an end of its interval if the interval is known."""
-    time_s = summary.time_s
-    known = time_s is not None and (end == "value" or time_s.known)
-    return getattr(time_s, end) / unit if known else None
-
-
-def _rate(end: str, unit: float, summary: Summary) -> float | None:
-    """Return the bus bandwidth, in units of `unit` bytes per second, of a call that takes this time."""
-    seconds = _time(end, 1.0, summary)
-    if summary.busbw is None or summary.time_s is None or not seconds:
-        return None
-    return summary.busbw * summary.time_s.value / seconds / unit
+def _gauges(summary: Summary, prefix: str | None) -> Iterator[tuple[str, str, str, float | None]]:
+    """Yield name, unit, description and value of each gauge of a case: in Inspector's names and units, or in ours."""
+    prefix = prefix or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
+    value = low = high = moved = None
+    if summary.time_s is not None:
+        value = summary.time_s.value
+        low, high = (summary.time_s.low, summary.time_s.high) if summary.time_s.known else (None, None)
+        moved = None if summary.busbw is None else summary.busbw * value
+    rates = [moved / seconds if moved and seconds else None for seconds in (value, high, low)]
+    names = INSPECTORS if prefix == INSPECTOR else OURS
+    for (name, unit_name, unit), about, ends in zip(names, ABOUT, (rates, (value, low, high)), strict=True):
+        for (suffix, text), end in zip([("", about), *LIMITS], ends, strict=True):
+            yield f"{prefix}_{name}{suffix}", "" if suffix else unit_name, text, end and end / unit

@@ -8,9 +8,10 @@ as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import dropwhile, pairwise
+from itertools import dropwhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,10 @@ from numpy.typing import NDArray
 from collbench import __version__
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, half
-from collbench.catalog.subgroups import divide
 from collbench.model.conclusions import Summary
 from collbench.model.errors import ConfigError
 from collbench.model.facts import RankFacts
-from collbench.model.projection import grouped
-from collbench.model.records import Case, Json, Run, Samples, Timings
+from collbench.model.records import Case, Json, Run, Samples
 from collbench.packages.interop.catalog import RCCL_NAMES, test_named
 from collbench.packages.interop.report import nccl_tests
 from collbench.report.view import View
@@ -39,11 +38,14 @@ def nccl_tests_json(view: View) -> str:
     run, cases = view.run, _only_table(view)
     summaries = {summary.case: summary for summary in view.calls}
     case, members = cases[0], [summaries[case] for case in cases]
-    ranks = nccl_tests.ranks_of(run, case)
-    timed = _timed(run, cases) if case.depth == 1 else {}
+    ranks, (least, most, step) = nccl_tests.ranks_of(run, case), nccl_tests.sizes_of(cases)
+    # A time of several calls is not that of an iteration.
+    timed = case.depth == 1 and any(s.timed is not None for each in cases for s in _samples(run, each))
     average, enough = nccl_tests.average_busbw(run, members)
     failures = [failure for summary in members for failure in summary.failures]
     wrong = nccl_tests.wrong_results(run, members)
+    warmup = run.plan.settings.sampling.warmup * case.depth
+    # nccl-tests writes booleans as text.
     document = {
         "version": VERSION,
         "collbench": __version__,
@@ -51,12 +53,31 @@ def nccl_tests_json(view: View) -> str:
         "args": [test_named(case.op), *dropwhile(lambda word: word[:1] != "-", run.manifest.get("argv", [])), *MAXIMUM],
         "env": [f"{name}={value}" for name, value in nccl_tests.variables_of(run).items()],
         "nccl_version": _version(ranks),
-        "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
+        "config": {
+            "nthreads": 1,
+            "ngpus": nccl_tests.gpus_of_process(run, case),
+            "minimum_bytes": least,
+            "maximum_bytes": most,
+            "step_bytes": step,
+            "warmup_iters": warmup,
+            "iterations": case.depth if case.depth > 1 else _iterations(members),
+            "aggregated_iterations": 1,
+            "validation": None if wrong is None else 1,
+            "graph": int(case.metric == "graph"),
+            "blocking_collectives": json.dumps(case.depth == 1),
+            "per_iter_timing": json.dumps(timed),
+            "per_iter_skip": 0,
+            "parallel_init": json.dumps(False),
+            "devices": [
+                device | {"device_info": device["device_info"] or BACKENDS[case.backend].device}
+                for device in nccl_tests.devices(case, ranks).values()
+            ],
+        },
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
-        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
+        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else json.dumps(not wrong)},
         "average_bus_bandwidth": {
             "bandwidth": _number(average),
-            "okay": "unchecked" if enough is None else _flag(enough),
+            "okay": "unchecked" if enough is None else json.dumps(enough),
         },
         "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
         "end_time": _clock(run.manifest.get("finished")),
@@ -79,28 +100,26 @@ def rccl_tests_json(view: View) -> str:
         raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
     rows = []
     for summary in view.calls:
-        for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
-            algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+        for samples in _samples(run, summary.case) if summary.case in {*cases} else ():
+            time_s = samples.aggregate.time_s if samples.aggregate is not None else None
+            if samples.timed is not None:
+                time_s = float(_host_ns(samples).max(axis=1).mean()) / (1e9 * samples.timed.calls)
             size, _, dtype, redop, _ = nccl_tests.lead(summary.case)
-            rows.append(
-                {
-                    "collbench": __version__,
-                    "numCycle": launch - 1,
-                    "name": name,
-                    "nodes": len(hosts) if hosts_known else None,
-                    "ranks": case.world_size,
-                    "ranksPerNode": per_node,
-                    "gpusPerRank": 1,
-                    "size": size,
-                    "type": dtype.replace("f8e", "fp8_e"),
-                    "redop": redop,
-                    "inPlace": int(half(summary.case) == "in"),
-                    "time": time_s * 1e6,
-                    "algBw": None if algbw is None else algbw / 1e9,
-                    "busBw": None if busbw is None else busbw / 1e9,
-                    "wrong": nccl_tests.wrong_elements(run, summary),
-                }
-            )
+            row = {
+                "collbench": __version__,
+                "numCycle": samples.launch - 1,
+                "name": name,
+                "nodes": len(hosts) if hosts_known else None,
+                "ranks": case.world_size,
+                "ranksPerNode": per_node,
+                "gpusPerRank": 1,
+                "size": size,
+                "type": dtype.replace("f8e", "fp8_e"),
+                "redop": redop,
+                "inPlace": int(half(summary.case) == "in"),
+            }
+            values = nccl_tests.columns(run, summary, time_s)
+            rows += [row | dict(zip(("time", "algBw", "busBw", "wrong"), values, strict=True))] * (time_s is not None)
     return json.dumps(rows, indent=2, allow_nan=False)
 
 
@@ -117,37 +136,26 @@ def _only_table(view: View) -> list[Case]:
     )
 
 
-def _result(
-    run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
-) -> Json:
+def _result(run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: bool) -> Json:
     """Return the object of one row: both placements, null for a placement that was not measured."""
     size, count, dtype, redop, root = nccl_tests.lead(row[0])
     result: Json = {"size": size, "count": count, "type": dtype, "redop": redop, "root": f"{root:6}"}
-    halves = {half(each): summaries[each] for each in row}
+    halves = {half(case): case for case in row}
     for place, key in KEYS.items():
-        summary = halves.get(place)
-        result[key] = None if summary is None else _half(run, summary)
-        if summary is not None and summary.case in timed:
-            result[f"{key}_per_iter"] = _per_iteration(timed[summary.case])
-    result["actual_iterations"] = max(s.iterations // max(1, s.launches) for s in halves.values())
+        result[key] = None
+        if (case := halves.get(place)) is not None:
+            time_us, algbw, busbw, wrong = nccl_tests.columns(run, summaries[case])
+            rates = {"alg_bw": _number(algbw), "bus_bw": _number(busbw)}
+            result[key] = {"time": _number(time_us), **rates, "nwrong": wrong}
+            if timed and (samples := [s for s in _samples(run, case) if s.timed is not None]):
+                result[f"{key}_per_iter"] = _per_iteration(np.concatenate([*map(_host_ns, samples)]) / 1e3)
+    result["actual_iterations"] = _iterations(summaries[case] for case in row)
     result["experiment_name"] = run.name
     return result
 
 
-def _half(run: Run, summary: Summary) -> Json:
-    algbw, busbw = nccl_tests.rates(summary)
-    time_s = nccl_tests.time_s(summary)
-    return {
-        "time": _number(None if time_s is None else time_s * 1e6),
-        "alg_bw": _number(None if algbw is None else algbw / 1e9),
-        "bus_bw": _number(None if busbw is None else busbw / 1e9),
-        "nwrong": nccl_tests.wrong_elements(run, summary),
-    }
-
-
-def _per_iteration(samples: Sequence[Samples]) -> Json:
+def _per_iteration(rank_times: NDArray[np.float64]) -> Json:
     """Return the times of the iterations of all launches, launch after launch; a process is a rank."""
-    rank_times = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
     times = rank_times.max(axis=1)
     average, deviation = float(times.mean()), float(times.std())
     percentiles = {f"p{q}_us": float(np.percentile(times, q, method="inverted_cdf")) for q in (50, 95, 99)}
@@ -164,83 +172,32 @@ def _per_iteration(samples: Sequence[Samples]) -> Json:
     }
 
 
-def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
-    """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
-    wanted = {*cases}
-    return grouped((s for s in run.samples if s.case in wanted and s.timed is not None), lambda samples: samples.case)
-
-
-def _config(
-    run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool, checked: int | None
-) -> Json:
-    case, sampling, sizes = members[0].case, run.plan.settings.sampling, sorted({s.case.size_bytes for s in members})
-    made = max(s.iterations // max(1, s.launches) for s in members)
-    steps = {later - earlier for earlier, later in pairwise(sizes)}
-    return {
-        "nthreads": 1,
-        "ngpus": nccl_tests.gpus_of_process(run, case),
-        "minimum_bytes": sizes[0],
-        "maximum_bytes": sizes[-1],
-        "step_bytes": steps.pop() if len(steps) == 1 else None,
-        "warmup_iters": sampling.warmup * case.depth,
-        "iterations": case.depth if case.depth > 1 else made,
-        "aggregated_iterations": 1,
-        "validation": checked,
-        "graph": int(case.metric == "graph"),
-        "blocking_collectives": _flag(case.depth == 1),
-        "per_iter_timing": _flag(per_iteration),
-        "per_iter_skip": 0,
-        "parallel_init": _flag(False),
-        "devices": [_device(facts, case) for facts in ranks],
-    }
-
-
-def _device(facts: RankFacts, case: Case) -> Json:
-    _, _, number = str(facts.get("device", "")).partition(":")
-    return {
-        "rank": facts.get("rank"),
-        "group": divide(case.groups, case.world_size).of(facts.get("rank", 0)) or 0,
-        "pid": facts.get("pid"),
-        "hostname": facts.get("hostname"),
-        "device": int(number) if number.isdecimal() else None,
-        "device_hex": None,
-        "device_info": facts.get("device_name") or BACKENDS[case.backend].device,
-    }
+def _iterations(members: Iterable[Summary]) -> int:
+    return max(s.iterations // max(1, s.launches) for s in members)
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
-def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
-    """Return each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
-    times = []
-    for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
-        if samples.aggregate is not None:
-            times.append((samples.launch, samples.aggregate.time_s))
-        elif (timed := samples.timed) is not None:
-            times.append((samples.launch, float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls)))
-    return times
+def _samples(run: Run, case: Case) -> list[Samples]:
+    """Return the samples of a case that have times, launch after launch."""
+    samples = (s for s in run.samples if s.case == case and (s.timed is not None or s.aggregate is not None))
+    return sorted(samples, key=lambda s: s.launch)
 
 
-def _host_ns(timings: Timings) -> NDArray[np.int64]:
+def _host_ns(samples: Samples) -> NDArray[np.int64]:
     """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
-    return timings.duration_ns if timings.host_ns is None else timings.host_ns
+    assert samples.timed is not None  # noqa: S101 - callers have looked
+    return samples.timed.duration_ns if samples.timed.host_ns is None else samples.timed.host_ns
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:
     """Return NCCL's version as NCCL encodes it: 22902 for 2.29.2; None if unknown."""
-    parts = str((ranks[0].get("nccl") if ranks else None) or "").split(".")
-    if len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
-        return None
-    return int(parts[0]) * 10000 + int(parts[1]) * 100 + int(parts[2])
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.|$)", str(ranks[0].get("nccl")) if ranks else "")
+    return int(parts[1]) * 10000 + int(parts[2]) * 100 + int(parts[3]) if parts else None
 
 
 def _clock(moment: str | None) -> str | None:
     """Format `2026-01-02T03:04:05+00:00` as `2026-01-02 03:04:05`."""
     return moment[:19].replace("T", " ") if moment else None
-
-
-def _flag(holds: bool) -> str:
-    """Format a boolean as text, as nccl-tests does."""
-    return "true" if holds else "false"
 
 
 def _number(value: float | None) -> float | str:

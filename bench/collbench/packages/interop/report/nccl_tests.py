@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from collbench import __version__
+from collbench.analyze.sessions import launches_of
 from collbench.catalog import collectives
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, half, place_named, ranks_together
@@ -24,18 +25,14 @@ from collbench.model.conclusions import Summary
 from collbench.model.facts import RankFacts
 from collbench.model.projection import PLACEMENTS, grouped
 from collbench.model.records import Case, Json, Run
-from collbench.model.visible import visible
-from collbench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
-from collbench.packages.interop.catalog import dtype_named as name_of_dtype
+from collbench.packages.interop.catalog import DTYPES, NO_REDUCE_OP, NO_ROOT, REDUCE_OPS, name_in, test_named
 from collbench.planning.footprint import checked_apart
 from collbench.report.document import method_of_calls
-from collbench.report.labels import counted, label, metric_name, ranks_text
+from collbench.report.labels import label, metric_name, ranks_text
 from collbench.report.view import View
 
 # Texts that nccl-tests prints for a time that is not a number, and for errors that were not counted.
 NO_NUMBER, UNKNOWN = "nan", "N/A"
-# Unreadable lines of a file: number of lines that are shown, and number of characters per line.
-MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
@@ -90,7 +87,7 @@ def heading(
     lines = [
         f"# CollBench version {__version__}, in the layout of nccl-tests; run {run.name}",
         f"# Collective test starting: {test_named(case.op)}",
-        _settings(run, cases, members, sizes or _sizes(cases)),
+        _settings(run, cases, members, sizes),
     ]
     if case.depth == 1:
         lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
@@ -98,12 +95,11 @@ def heading(
     if not OPERATIONS[case.op].sized:
         return lines
     lead = LEAD.replace("{:>12}", "# {:>10}", 1)
-    units = "(us)", "(GB/s)", "(GB/s)", ""
     return [
         *lines,
         lead.format(*[""] * 5) + "           out-of-place                       in-place          ",
         lead.format("size", "count", "type", "redop", "root") + 2 * HALF.format("time", "algbw", "busbw", "#wrong"),
-        lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format(*units),
+        lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format("(us)", "(GB/s)", "(GB/s)", ""),
     ]
 
 
@@ -111,7 +107,8 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
     """Format one row; for an operation without sizes, a comment. cases: out of place, in place, or both."""
     case = cases[0]
     if not OPERATIONS[case.op].sized:
-        return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
+        time_us = columns(run, summaries[case])[0] if case in summaries else None
+        return f"# no size, no columns: {label(case)}: {_fitted(time_us, 7)} us"
     halves = {half(case): summaries.get(case) for case in cases}
     return LEAD.format(*lead(case)) + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
 
@@ -142,22 +139,24 @@ def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) 
 
 
 # ── comments ─────────────────────────────────────────────────────────────────────────────────────
-def _sizes(cases: Sequence[Case]) -> str:
-    """Format the sizes of these cases as nccl-tests writes them."""
+def sizes_of(cases: Iterable[Case]) -> tuple[int, int, int | None]:
+    """Return the smallest size, the largest, and the step between sizes; None if steps differ."""
     sizes = sorted({case.size_bytes for case in cases})
-    ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
     steps = {later - earlier for earlier, later in pairwise(sizes)}
-    step = f"{steps.pop() if len(steps) == 1 else 0}(bytes)"
-    if len(ratios) == 1:
-        step = f"{ratios.pop():.4g}(factor)"
-    return f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step}"
+    return sizes[0], sizes[-1], steps.pop() if len(steps) == 1 else None
 
 
-def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
+def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str | None) -> str:
     """Format the line with sizes and numbers of calls."""
     case, sampling = cases[0], run.plan.settings.sampling
     calls = [s.iterations // s.launches for s in members if s.launches]
     iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or UNKNOWN)
+    if sizes is None:
+        least, most, step = sizes_of(cases)
+        every = sorted({case.size_bytes for case in cases})
+        ratios = {later / earlier for earlier, later in pairwise(every) if earlier}
+        growth = f"{ratios.pop():.4g}(factor)" if len(ratios) == 1 else f"{step or 0}(bytes)"
+        sizes = f"minBytes {least} maxBytes {most} step: {growth}"
     return (
         f"# nThread 1 nGpus {gpus_of_process(run, case)} {sizes} warmup iters: {sampling.warmup * case.depth} "
         f"iters: {iters} agg iters: 1 validation: {int(run.imported is None)} graph: {int(case.metric == 'graph')}"
@@ -208,21 +207,35 @@ def _other_options(case: Case) -> list[str]:
 
 def ranks_of(run: Run, case: Case) -> list[RankFacts]:
     """Return the facts of each rank from the first launch with the case's backend and world size."""
-    launches = [launch for session in run.environment for launch in session.get("launches", [])]
-    kind = (case.backend, case.world_size)
-    matching = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
-    return next(matching, [])
+    kind, launches = (case.backend, case.world_size), launches_of(run.environment)
+    alike = (launch for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
+    return next((launch["ranks"] for launch in alike), [])
+
+
+def devices(case: Case, ranks: Iterable[RankFacts]) -> dict[int, Json]:
+    """Return rank → its line in nccl-tests' list of devices, with the names of its JSON; None for an unknown fact."""
+    groups, lines = divide(case.groups, case.world_size), {}
+    for facts in ranks:
+        rank, number = facts.get("rank", 0), str(facts.get("device", "")).partition(":")[2]
+        lines[rank] = {
+            "rank": rank,
+            "group": groups.of(rank) or 0,
+            "pid": facts.get("pid"),
+            "hostname": facts.get("hostname"),
+            "device": int(number) if number.isdecimal() else None,
+            "device_hex": None,
+            "device_info": facts.get("device_name"),
+        }
+    return lines
 
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    facts_by_rank, groups = {facts.get("rank"): facts for facts in ranks}, divide(case.groups, case.world_size)
-    for rank in range(case.world_size):
-        facts = facts_by_rank.get(rank, {})
-        _, _, number = str(facts.get("device", "")).partition(":")
-        where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
-        process = f"Group {groups.of(rank) or 0:2} Pid {facts.get('pid', 0):6} on {where:>10}"
-        yield f"#  Rank {rank:2} {process} device {int(number or 0):2} [{UNKNOWN}] {name}"
+    unknown: list[RankFacts] = [{"rank": rank} for rank in range(case.world_size)]
+    for rank, device in devices(case, [*unknown, *ranks]).items():
+        where, name = device["hostname"] or "unknown", device["device_info"] or "unknown"
+        process = f"Group {device['group']:2} Pid {device['pid'] or 0:6} on {where:>10}"
+        yield f"#  Rank {rank:2} {process} device {device['device'] or 0:2} [{UNKNOWN}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
@@ -230,17 +243,17 @@ def _half(run: Run, summary: Summary | None) -> str:
     """Format time, bandwidths and the number of wrong elements."""
     if summary is None:
         return HALF.format(*[NO_NUMBER] * 3, UNKNOWN)
-    texts = [NO_NUMBER if rate is None else _fitted(rate / 1e9, 6) for rate in rates(summary)]
-    wrong = wrong_elements(run, summary)
-    return HALF.format(_microseconds(summary), *texts, UNKNOWN if wrong is None else wrong)
+    time_us, algbw, busbw, wrong = columns(run, summary)
+    texts = _fitted(time_us, 7), _fitted(algbw, 6), _fitted(busbw, 6)
+    return HALF.format(*texts, UNKNOWN if wrong is None else wrong)
 
 
 def lead(case: Case) -> tuple[int, int, str, str, int]:
     """Return the size, number of elements, dtype, reduce op and root of a row."""
     operation = OPERATIONS[case.op]
     count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
-    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
-    return case.size_bytes, count, name_of_dtype(case.dtype), redop, case.root if operation.rooted else NO_ROOT
+    redop = name_in(REDUCE_OPS, case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    return case.size_bytes, count, name_in(DTYPES, case.dtype), redop, case.root if operation.rooted else NO_ROOT
 
 
 def wrong_elements(run: Run, summary: Summary) -> int | None:
@@ -259,9 +272,8 @@ def wrong_elements(run: Run, summary: Summary) -> int | None:
 
 def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
     """Return the number of wrong results in a table; None if an imported run does not give it for all its cases."""
-    if run.imported is not None and any(wrong_elements(run, summary) is None for summary in members):
-        return None
-    return sum(failure.kind == "wrong" for summary in members for failure in summary.failures)
+    counts = [wrong_elements(run, summary) for summary in members]
+    return None if run.imported is not None and None in counts else sum(filter(None, counts))
 
 
 def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, bool | None]:
@@ -270,7 +282,7 @@ def average_busbw(run: Run, members: Sequence[Summary]) -> tuple[float | None, b
     nccl-tests copies nothing, so calls with a copy, which are slower, are left out if there are others.
     """
     own = [s for s in members if s.case.placement != "copied"] or members
-    busbws = [rate / 1e9 for s in own if (rate := rates(s)[1]) is not None]
+    busbws = [busbw for s in own if (busbw := columns(run, s)[2]) is not None]
     average = float(f"{fmean(busbws):.6g}") if busbws else None
     least = least_busbw(variables_of(run))
     return average, None if least is None else average is not None and average >= ENOUGH * least
@@ -287,35 +299,26 @@ def variables_of(run: Run) -> dict[str, str]:
     return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
 
 
-def time_s(summary: Summary | None) -> float | None:
-    """Return the time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
-    if summary is None or summary.time_s is None:
-        return None
-    return summary.time_s.value if summary.host_time_s is None else summary.host_time_s
+def columns(
+    run: Run, summary: Summary, seconds: float | None = None
+) -> tuple[float | None, float | None, float | None, int | None]:
+    """Return time in us, algorithm and bus bandwidth in GB/s, and wrong elements, as nccl-tests defines them.
 
-
-def rates(summary: Summary) -> tuple[float | None, float | None]:
-    """Return algorithm and bus bandwidth in bytes/s for the time from `time_s`; None without a time."""
-    seconds = time_s(summary)
-    return (None, None) if seconds is None else rates_at(summary.case, seconds)
-
-
-def rates_at(case: Case, seconds: float) -> tuple[float | None, float | None]:
-    """Return algorithm and bus bandwidth in bytes/s of a call that takes `seconds`, as nccl-tests defines them.
-
-    A single rank has bandwidths, too: its bus bandwidth is 0 for operations in which only the data of other ranks cross
-    the bus. None if ranks share a GPU, or if no data is moved.
+    seconds: time of a call; if left out, that of the summary, by the clock that nccl-tests reads: the host's, also on
+    GPUs. A single rank has bandwidths, too: its bus bandwidth is 0 for operations in which only the data of other ranks
+    cross the bus. None for what is unknown; a bandwidth also if ranks share a GPU, or if no data is moved.
     """
-    if ranks_together(case) > 1 or case.oversubscribed:
-        return collectives.algbw(case, seconds), collectives.busbw(case, seconds)
-    factor = OPERATIONS[case.op].bus_factor
-    rate = case.size_bytes / seconds
-    return rate, None if factor is None else rate * factor(1)
-
-
-def _microseconds(summary: Summary | None) -> str:
-    seconds = time_s(summary)
-    return NO_NUMBER if seconds is None else _fitted(seconds * 1e6, 7)
+    case, wrong = summary.case, wrong_elements(run, summary)
+    if seconds is None and summary.time_s is not None:
+        seconds = summary.time_s.value if summary.host_time_s is None else summary.host_time_s
+    if seconds is None:
+        return None, None, None, wrong
+    algbw, busbw = collectives.algbw(case, seconds), collectives.busbw(case, seconds)
+    if ranks_together(case) == 1 and not case.oversubscribed:
+        factor = OPERATIONS[case.op].bus_factor
+        algbw = case.size_bytes / seconds
+        busbw = None if factor is None else algbw * factor(1)
+    return seconds * 1e6, algbw and algbw / 1e9, busbw and busbw / 1e9, wrong
 
 
 def _device_times(members: Sequence[Summary]) -> Iterable[str]:
@@ -331,25 +334,9 @@ def _device_times(members: Sequence[Summary]) -> Iterable[str]:
         yield f"# {case.size_bytes:>10}  {', '.join(text for _, text in row)}"
 
 
-def _fitted(number: float, width: int) -> str:
+def _fitted(number: float | None, width: int) -> str:
     """Format a number with up to two decimals, as many as the column has room for, like nccl-tests."""
+    if number is None:
+        return NO_NUMBER
     texts = (f"{number:.{decimals}f}" for decimals in (2, 1, 0))
     return next((text for text in texts if len(text) <= width), f"{number:.{1 if width >= 7 else 0}e}")
-
-
-def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
-    """Format in one line the files that an import read, and their content. facts: of the import."""
-    files = ", ".join(file["name"] for file in facts["files"])
-    content = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
-    return f"imported {files} ({', '.join(facts['tool'])}): {content} in {counted(launches, 'launch')}"
-
-
-def unread_lines(facts: Json) -> Iterable[str]:
-    """Yield the first lines that begin like a row and could not be read, with their places. facts: of the import."""
-    unread = facts["unread"]
-    if unread:
-        yield f"warning: {counted(len(unread), 'line')} could not be read:"
-    for place in unread[:MOST_UNREAD]:
-        yield f"  {place['file']}:{place['line']}: {visible(place['text'])[:LONGEST_UNREAD]}"
-    if len(unread) > MOST_UNREAD:
-        yield f"  and {len(unread) - MOST_UNREAD} more: manifest.json has all"

@@ -1,1 +1,0 @@
-"""Write the conclusions of the gate, for people and programs."""
