@@ -16,9 +16,9 @@ from collbench.model.records import Json
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
     ROOTED,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     numbers,
     operation_of,
     rank_of,
@@ -39,7 +39,7 @@ _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", 
 def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank. left_out: counter of the nodes that move no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
-    for node in LongObject(name, text, "nodes").entries():
+    for node in entries_in(name, text, "nodes", {}):
         if node.get("name") == GROUPS:
             groups |= _groups(node)
         elif node.get("name") == CALL:

@@ -25,9 +25,9 @@ from collbench.packages.replay.importers.recordings import (
     OPERATIONS,
     ROOTED,
     WITHOUT_DATA,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     member,
     numbers,
     operation_of,
@@ -197,9 +197,9 @@ def _span(event: Json) -> Span:
 
 def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, in the order in which they were made."""
-    source = LongObject(name, text, "traceEvents")
+    rest: Json = {}
     events, origin = _Events(), None
-    for event in source.entries():
+    for event in entries_in(name, text, "traceEvents", rest):
         event_name = event.get("name")
         if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
             # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
@@ -209,7 +209,7 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
                 event["args"] = {}
             events.take(event, event_name, event.get("cat"))
     events.settle(left_out)
-    job: Json = source.rest.get("distributedInfo") or {}
+    job: Json = rest.get("distributedInfo") or {}
     # The groups that the head of the file describes: the groups of this rank.
     groups = {
         str(group.get("pg_name")): numbers(group.get("ranks")) or ranks_from(whole(group.get("pg_size")) or 0)
@@ -229,7 +229,7 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
     timed += _operator_calls(events, [*described, *events.annotations], pairs, only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
-    base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
+    base_ns = whole(rest.get("baseTimeNanoseconds")) or 0
     began_ns = base_ns + round((origin or 0) * 1000) + (timed[0][0] if timed else 0)
     rank = whole(job.get("rank"))
     recorded = RankRecording(
@@ -237,7 +237,7 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
         rank_of(name) if rank is None else rank,
         _on_timeline(timed, events),
         began_ns,
-        host=str(source.rest.get("host_name") or "") or None,
+        host=str(rest.get("host_name") or "") or None,
         by_name=rank is None,
         backend=str(job.get("backend") or ""),
         stated_world=whole(job.get("world_size")),

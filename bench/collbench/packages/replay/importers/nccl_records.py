@@ -18,9 +18,9 @@ from collbench.model.records import Json
 from collbench.model.units import US
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     entries_of,
     member,
     numbers,
@@ -44,11 +44,11 @@ NO_CALL = {"dump_stats", "proxy_trace"}
 
 def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, oldest first."""
-    source = LongObject(name, text, "entries")
-    entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
+    rest: Json = {}
+    entries = sorted(entries_in(name, text, "entries", rest), key=lambda entry: entry.get("record_id", 0))
     groups = {
         str(key): numbers(described.get("ranks")) or None
-        for key, described in (source.rest.get("pg_config") or {}).items()
+        for key, described in (rest.get("pg_config") or {}).items()
         if isinstance(described, dict)
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
