@@ -111,10 +111,10 @@ def _in_tar(path: Path, data: bytes) -> Iterator[tuple[str, str | None]]:
                     if ".json" in member.name:
                         raise
                     yield member.name, None
-        if data[archive.offset :].strip(b"\0"):
-            raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
     if data[-BLOCK:].strip(b"\0"):
         raise ForeignError(f"{path}: the file is incomplete: it was cut off")
+    if data[archive.offset :].strip(b"\0"):
+        raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
 
 
 def _text(name: str, data: bytes) -> str:
