@@ -25,7 +25,6 @@ from collbench.model.units import NS
 from collbench.packages.replay.importers.recordings import (
     OPERATIONS,
     ROOTED,
-    WITHOUT_DATA,
     call_in,
     dtype_of,
     entries_in,
@@ -42,6 +41,7 @@ from collbench.packages.replay.recorded_calls import (
     RECORDED_LEFT_OUT,
     UNSURE_KERNELS,
     UNSURE_OPERATORS,
+    WITHOUT_DATA,
     RankRecording,
     RecordedCall,
     whole_ns,

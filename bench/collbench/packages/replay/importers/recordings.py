@@ -254,8 +254,6 @@ DTYPES = {
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 # torch's name of its first group, which has all ranks.
 DEFAULT_GROUP = "0"
-# Operations without data: a size or dtype is never missing.
-WITHOUT_DATA = {"barrier"}
 _PREFIX = re.compile(r"^(gloo|c10d|mpi|ucc|[a-z]*ccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
