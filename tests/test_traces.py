@@ -965,7 +965,7 @@ def changed(line, old, new):
         (lambda lines: [lines[0], "{"], ":2: not JSON"),
         (lambda lines: [lines[0], "[]"], ":2: a line must be an object"),
         (lambda lines: [*lines, lines[1]], "states 1 calls, but 2 follow"),
-        (changed(1, '"elements_in":22,', ""), ":2: elements_in: is missing"),
+        (changed(1, '"elements_in":22,', ""), ":2: elements_in: Field required"),
         (changed(1, "{", '{"colour":1,'), "unknown field 'colour'"),
         (changed(1, "22", '"many"'), ":2: elements_in: "),
         (changed(1, '"group_size":2', '"group_size":1000000000'), "at most 65536"),
