@@ -35,7 +35,7 @@ def to_text(recorded: CallList) -> str:
     header = {
         "format": FORMAT,
         "version": LIST_VERSION,
-        **{name: getattr(recorded, name) for name in LIST_FIELDS},
+        **{name: getattr(recorded, name) for name in LIST_FIELDS if name != "ranks"},
         "notices": [{"kind": item.kind, "values": item.values} for item in recorded.notices],
         "ranks": [
             {name: getattr(rank, name) for name in OF_RANK} | {"calls": len(rank.calls)} for rank in recorded.ranks

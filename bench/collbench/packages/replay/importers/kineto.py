@@ -110,7 +110,7 @@ class _Event:
     # Begin and end of the kernels of a call, or its share of a kernel that several calls have in common; their number.
     run: Span | None = None
     together: int = 1
-    # Whether a kernel belongs to a call.
+    # Whether a kernel or an operator belongs to a call.
     claimed: bool = False
 
     @property
@@ -234,15 +234,12 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     described = [call for call in events["call"] if call.args.get("Collective name")]
-    around = _around(described, events["operator"])
-    pairs = _operators_of_gloo(events)
+    timed = _described(described, events, groups, left_out)
+    pairs = {each: operator for each, operator in _operators_of_gloo(events).items() if not operator.claimed}
     if described:  # of calls of NCCL; calls of gloo in the same job may only have annotations
-        holding = {operator for operators in around.values() for operator in operators}
-        pairs = {each: operator for each, operator in pairs.items() if operator not in holding}
         events["annotation"] = [each for each in events["annotation"] if each in pairs]
-    timed = _described(described, events, around, groups, left_out)
     timed += _annotated(events, pairs, only_group)
-    timed += _operator_calls(events, [*described, *events["annotation"]], pairs, only_group, left_out)
+    timed += _operator_calls(events, pairs, only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel.span for kernel in events["kernel"] if not kernel.claimed]
     base_ns = whole(rest.get("baseTimeNanoseconds")) or 0
@@ -312,6 +309,14 @@ def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: 
     return [bool(flag) for flag in computed | (following < stops - least)]
 
 
+def _claimed_around(calls: Sequence[_Event], events: Events) -> dict[_Event, list[_Event]]:
+    """Return call → the operators around it, which then belong to a call."""
+    around = _around(calls, events["operator"])
+    for operator in (operator for operators in around.values() for operator in operators):
+        operator.claimed = True
+    return around
+
+
 def _claim(kernels: Sequence[_Event]) -> Span | None:
     """Return begin and end of the kernels of a call, which then belong to a call."""
     for kernel in kernels:
@@ -332,17 +337,13 @@ def _named(kernels: list[_Event]) -> list[_Event]:
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
 def _described(
-    described: Sequence[_Event],
-    events: Events,
-    around: dict[_Event, list[_Event]],
-    groups: dict[str, tuple[int, ...]],
-    left_out: Counter[Notice],
+    described: Sequence[_Event], events: Events, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]
 ) -> list[Timed]:
-    """Return the calls with metadata. around: call → the operators around it."""
+    """Return the calls with metadata."""
     made = [call for call in described if call.args["Collective name"] != WAIT]
     if waits := len(described) - len(made):
         left_out[RECORDED_LEFT_OUT(what=WAIT)] += waits
-    _find_kernels(made, events, around)
+    _find_kernels(made, events, _claimed_around(described, events))
     _find_batches(made, events)
     timed = []
     for event in made:
@@ -420,24 +421,19 @@ def _find_batches(calls: Sequence[_Event], events: Events) -> None:
 
 
 def _operator_calls(
-    events: Events,
-    recorded: Sequence[_Event],
-    pairs: dict[_Event, _Event],
-    only_group: tuple[int, ...] | None,
-    left_out: Counter[Notice],
+    events: Events, pairs: dict[_Event, _Event], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
 ) -> list[Timed]:
     """Return the calls that only dispatcher operators show (backends without annotations). They have no durations.
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
-    known = {*pairs.values()}.union(*_around(recorded, events["operator"]).values())
     unsure = any(event.name.startswith("gloo:") and event not in pairs for event in events["annotation"])
     timed = []
     for operators in grouped(events["operator"], lambda operator: operator.thread).values():
         until = -math.inf  # operators nest: the outermost is the call
         for operator in sorted(operators, key=lambda event: (event.span[0], -event.span[1])):
             begin, end = operator.span
-            if begin < until or operator in known or operator.operation not in KNOWN:
+            if begin < until or operator.claimed or operator.operation not in KNOWN:
                 continue
             until = end
             if unsure:
@@ -466,12 +462,14 @@ def _annotated(events: Events, made_by: dict[_Event, _Event], only_group: tuple[
     for kernel, annotations in _around(events["kernel"], events["annotation"]).items():
         if annotations:
             kernels_of[annotations[-1]].append(kernel)
-    around = _around(events["annotation"], events["operator"])
+    around = _claimed_around(events["annotation"], events)
     timed = []
     for event in events["annotation"]:
         maker = made_by.get(event)
         operator = maker or next(reversed(around.get(event, ())), None)
         operation, (into, out) = event.operation, event.elements
+        if maker is not None:
+            maker.claimed = True
         if operator is not None and _OUTPUT_FIRST.match(operator.name):
             operation = operator.operation
             into, out = operator.elements if len(operator.sizes) > 1 else (into, out)
