@@ -10,7 +10,7 @@ message about a file that they cannot read, and use their own choice. NCCL: the 
 
 import re
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.model.notices import Kind, Notice
@@ -180,13 +180,14 @@ class OpenMpi:
         lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
             name, number = COLLECTIVES[op]
-            tables: dict[int, list[SizeRule]] = {0: []}
+            # Number of ranks → smallest size → choice from there on.
+            tables: dict[int, dict[int, Pick]] = {0: {0: DEFAULT}}
             for rule in sorted((rule for rule in rules if rule.op == op), key=lambda rule: (rule.ranks, rule.low)):
-                tables.setdefault(rule.ranks, []).append(rule)
-                tables.setdefault(rule.ranks + 1, [])
+                steps = tables.setdefault(rule.ranks, {0: DEFAULT})
+                steps |= {rule.low: rule.choice} | ({} if rule.high is None else {rule.high + 1: DEFAULT})
+                tables.setdefault(rule.ranks + 1, {0: DEFAULT})
             lines += [f"{number} # {name}", f"{len(tables)} # numbers of ranks"]
-            for ranks, table in sorted(tables.items()):
-                steps = dict(_steps(table))
+            for ranks, steps in sorted(tables.items()):
                 lines += [f"{ranks} # ranks and more", f"{len(steps)} # sizes"]
                 for size, choice in sorted(steps.items()):
                     algorithm = 0 if choice == DEFAULT else self.numbers[name][choice.algorithm]
@@ -222,19 +223,6 @@ class OpenMpi:
             "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
             "coll_han asks of it: set OMPI_MCA_coll_han_priority=0.",
         ]
-
-
-def _steps(rules: Sequence[SizeRule]) -> Iterator[tuple[int, Pick]]:
-    """Yield (smallest size, choice) in steps from 0; the default fills gaps and follows the last rule."""
-    end = 0
-    for rule in rules:
-        if rule.low > end or not end:
-            yield end, DEFAULT
-        yield rule.low, rule.choice
-        if rule.high is None:
-            return
-        end = rule.high + 1
-    yield end, DEFAULT
 
 
 # ── NCCL ─────────────────────────────────────────────────────────────────────────────────────────
@@ -321,13 +309,8 @@ class Nccl:
                 problems.append(f"{where}: {len(words)} fields instead of 8 to 10: the plugin skips the line")
                 continue
             collective, low, high, algorithm, protocol, channels, nodes, ranks = words[:8]
-            taken = [
-                (word, usual)
-                for word, allowed, usual in (
-                    (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple"),
-                )
-                if word not in allowed
-            ]  # fmt: skip
+            names = (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple")
+            taken = [(word, usual) for word, allowed, usual in names if word not in allowed]
             problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
             if len(line) > 254:
                 problems.append(f"{where}: longer than 254 characters: the plugin truncates it")
