@@ -199,6 +199,11 @@ class _Builder:
         self._steps = [step for step in steps if step.calls]
         self.changed: Counter[Notice] = Counter()
         self._own = False  # True if calls are made in exactly the recorded groups
+        # World rank → group → all-to-alls of the rank in the group, in order.
+        self._exchanged = {
+            rank.rank: grouped((call for call in rank.calls if call.operation in ALL_TO_ALL), lambda call: call.group)
+            for rank in recorded.ranks
+        }
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
         """Return (position of the recorded rank, its calls) per rank of this world, or one such pair for all ranks.
@@ -246,10 +251,10 @@ class _Builder:
         return f"{len(missing)} of {self._world_size} ranks were not recorded" if missing else ""
 
     def _made(self, step: _Step) -> Made:
-        cases = ((place, call, self._case_of(step, place, call)) for place, call in step.calls)
+        cases = ((place, call, self._case_of(step, call)) for place, call in step.calls)
         return [(place, call, case) for place, call, case in cases if case is not None]
 
-    def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+    def _case_of(self, step: _Step, call: RecordedCall) -> Case | None:
         """Return the case of a call; None if the call cannot be replayed."""
         if self._own and call.peer is not None and step.rank is not None:
             pair = (min(step.rank, call.peer), max(step.rank, call.peer))
@@ -266,7 +271,7 @@ class _Builder:
         if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
             self.changed[UNKNOWN_OPERATION(operation=call.operation)] += 1
             return None
-        case = self._sized(step, place, call)
+        case = self._sized(step, call)
         if case is None:
             return None
         reason = first((FEWEST_RANKS, *GROUPS, *BACKEND, *SPLITS), Facts(case))
@@ -275,7 +280,7 @@ class _Builder:
             return None
         return case
 
-    def _sized(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+    def _sized(self, step: _Step, call: RecordedCall) -> Case | None:
         """Return the case of a call with its size, parts and root; None without a size. Backend limits are ignored."""
         groups, dtype, op = self._groups(call), self._dtype(call), call.operation
         case = collectives.usual(Case(op, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups))
@@ -289,7 +294,7 @@ class _Builder:
         # Without a dtype, elements are bytes.
         nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
         if op in ALL_TO_ALL:
-            op, splits = "all_to_all", self._splits(step, place, call, together)
+            op, splits = "all_to_all", self._splits(step, call, together)
         operation = OPERATIONS[op]
         if remainder := nbytes % (operation.pieces(together) * itemsize):
             self.changed[ROUNDED_TO_SHARES(operation=call.operation, ranks=together)] += 1
@@ -336,12 +341,12 @@ class _Builder:
         self.changed[DTYPE_REPLACED(dtype=call.dtype, other=other, backend=self._backend)] += 1
         return other
 
-    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
+    def _splits(self, step: _Step, call: RecordedCall, together: int) -> Splits | None:
         """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
         if call.splits_in is None:
             self.changed[EQUAL_PARTS()] += 1
             return None
-        rows = self._recorded_rows(step, place, call)
+        rows = self._recorded_rows(step, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
             if len(set(call.splits_in)) <= 1:
                 return None
@@ -351,27 +356,17 @@ class _Builder:
             return None
         return Splits("rows", rows=tuple(map(tuple, rows)))
 
-    def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
+    def _recorded_rows(self, step: _Step, call: RecordedCall) -> list[list[int]] | None:
         """Return the parts that each rank of the group sent in the same call; None if they are not all recorded.
 
         Calls of ranks are matched by their position among the all-to-alls of the group, if sequence numbers agree.
         """
         members = call.group or range(self._recorded.world_size or 0)
-        ranks = {rank.rank: rank for rank in self._recorded.ranks}
-
-        def group_all_to_alls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-            return [other for other in calls if other.operation in ALL_TO_ALL and other.group == call.group]
-
-        own = self._recorded.ranks[step.recorded].calls
-        nth = len(group_all_to_alls(own[:place]))
-        rows = []
-        for member in members:
-            calls_of_member = group_all_to_alls(ranks[member].calls) if member in ranks else []
-            other = calls_of_member[nth] if nth < len(calls_of_member) else None
-            if other is None or not other.splits_in or other.sequence != call.sequence:
-                return None
-            rows.append(list(other.splits_in))
-        return rows or None
+        own = self._exchanged[step.rank].get(call.group, [])
+        nth = next((n for n, other in enumerate(own) if other is call), len(own))
+        lists = [self._exchanged.get(member, {}).get(call.group, [])[nth : nth + 1] for member in members]
+        rows = [list(other.splits_in or ()) for same in lists for other in same if other.sequence == call.sequence]
+        return rows if len(rows) == len(members) and all(rows) else None
 
 
 def _shape(call: RecordedCall) -> tuple[object, ...]:
