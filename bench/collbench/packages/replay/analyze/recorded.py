@@ -117,10 +117,7 @@ def recorded_job(recorded: CallList) -> RecordedJob:
     calls = [each for each in every if steps == 1 or each.call.step is not None]
     share = 1 / sum(rank.steps for rank in ranks)
     exposed = all(each.call.exposed_s is not None for each in every if each.own_ns is not None)
-
-    def mean(chosen: Sequence[_Call]) -> RecordedTime:
-        return _mean(chosen, share, exposed)
-
+    mean = functools.partial(_mean, share=share, exposed=exposed)
     world = f"{'at least ' * recorded.world_is_least}{recorded.world_size or 'an unknown number of'}"
     unclaimed_s = sum(rank.unclaimed_s for rank in ranks) * share
     kinds = grouped(calls, lambda each: kind_of(each.call)).items()
@@ -142,21 +139,13 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         mean(calls) if any(each.own_ns is not None for each in every) and recorded.gaps is None else None,
         tuple(sorted(rows, key=lambda row: -(row.time.in_calls_s or 0.0))),
         tuple(sorted(by_group, key=lambda row: -(row[1].in_calls_s or 0.0))),
-        (*_proven(recorded, unclaimed_s), *_withheld(reasons), *_unknown(recorded)),
+        tuple(_withheld(recorded, reasons, unclaimed_s)),
         unclaimed_s=unclaimed_s,
         named=late[0] if late is not None else None,
         marked=recorded.marked,
         files=files,
         ends_late=(ends[0], ends[1] * NS / steps) if ends is not None else None,
     )
-
-
-def _proven(recorded: CallList, unclaimed_s: float) -> Iterator[Notice]:
-    """Yield notices on calls that are missing, as the files themselves prove."""
-    if recorded.gaps is not None:
-        yield Notice(MISSING_CALLS, recorded.gaps)
-    if kernels := sum(rank.unclaimed for rank in recorded.ranks):
-        yield UNCLAIMED_KERNELS(kernels=kernels, seconds=unclaimed_s)
 
 
 def _kind_row(kind: CallKind, calls: Sequence[_Call], time: RecordedTime, recorded: CallList) -> RecordedKind:
@@ -265,22 +254,50 @@ PART_OF_CALLS = Kind("part-of-calls", f"waiting in calls that not every rank of 
 FURTHER_REASONS = Kind("further-reasons", "and {count} further reasons")
 
 
-def _withheld(reasons: Counter[Notice]) -> list[Notice]:
-    """Return notices on withheld conclusions: first on the whole recording, then by number of calls, descending."""
+GROUPS_BY_NAME = Kind(
+    "groups-by-name",
+    "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks",
+)
+UNTOLD = Kind("untold", "{what} (of {count} of {calls} calls)")
+
+
+def _withheld(recorded: CallList, reasons: Counter[Notice], unclaimed_s: float) -> Iterator[Notice]:
+    """Yield notices on calls that the files prove to be missing, on withheld conclusions, and on unknown facts.
+
+    Conclusions are withheld first on the whole recording, then by number of calls, descending.
+    """
+    if recorded.gaps is not None:
+        yield Notice(MISSING_CALLS, recorded.gaps)
+    if kernels := sum(rank.unclaimed for rank in recorded.ranks):
+        yield UNCLAIMED_KERNELS(kernels=kernels, seconds=unclaimed_s)
     order = sorted(reasons, key=lambda reason: (-(reasons[reason] or math.inf), reason.kind is ONE_SIDED))
-    first = [replace(each, values={**each.values, "calls": reasons[each] or None}) for each in order[:MOST_REASONS]]
-    return first + [FURTHER_REASONS(count=len(order) - MOST_REASONS)] * (len(order) > MOST_REASONS)
+    for reason in order[:MOST_REASONS]:
+        yield replace(reason, values={**reason.values, "calls": reasons[reason] or None})
+    if (more := len(order) - MOST_REASONS) > 0:
+        yield FURTHER_REASONS(count=more)
+    total = sum(len(rank.calls) for rank in recorded.ranks)
+    for fact, count in recorded.unknown.items():
+        if fact == "group":
+            yield GROUPS_BY_NAME(count=count, calls=total)
+        elif fact != "duration":
+            yield UNTOLD(what=fact, count=count, calls=total)
+    yield from recorded.notices
 
 
 def _timed(recorded: CallList, numbers: Sequence[int], reasons: Counter[Notice]) -> list[_Call]:
     """Return the calls of all ranks, with the time of those whose duration was recorded."""
     every = list[_Call]()
+    world = () if recorded.world_is_least else tuple(range(recorded.world_size or 0))
     for number, rank in zip(numbers, recorded.ranks, strict=True):
         calls = list[_Call]()
         for call in rank.calls:
+            # The ranks of the call's group, or the group's name; "" if neither is known.
+            named = f"group {call.communicator}" if call.communicator else ""
+            is_world = not named and call.group_size in {None, recorded.world_size}
+            group = call.group or (is_world and world) or named
             common = rank.offset_s is not None and call.ran_s is not None
             begin_ns = whole_ns(rank.offset_s) + whole_ns(call.ran_s) if common else math.inf
-            calls.append(_Call(number, call, _group_key(call, recorded), begin_ns, whole_ns(call.duration_s)))
+            calls.append(_Call(number, call, group, begin_ns, whole_ns(call.duration_s)))
         timed = [each for each in calls if each.call.duration_s is not None]
         if without := len(calls) - len(timed):
             reasons[NO_DURATION()] += without
@@ -386,21 +403,6 @@ def _alike(call: RecordedCall) -> tuple[object, ...]:
     return ("all_to_all",) if call.operation in ALL_TO_ALL else kind_of(call)[:3]
 
 
-def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
-    """Return the ranks of a call's group, or the group's name; "" if neither is known."""
-    if call.group:
-        return call.group
-    if call.communicator:
-        return f"group {call.communicator}"
-    is_world = not recorded.world_is_least and call.group_size in {None, recorded.world_size}
-    return _all_ranks(recorded.world_size) if is_world and recorded.world_size else ""
-
-
-@functools.cache
-def _all_ranks(world_size: int) -> tuple[int, ...]:
-    return tuple(range(world_size))
-
-
 def _name(group: GroupKey) -> str:
     """Format as `ranks 0–7` or `ranks 0, 4`."""
     if isinstance(group, str):
@@ -410,21 +412,3 @@ def _name(group: GroupKey) -> str:
         by = f" by {steps.pop()}" if steps != {1} else ""
         return f"ranks {group[0]}–{group[-1]}{by}"
     return f"ranks {', '.join(map(str, group[:8]))}{', …' if len(group) > 8 else ''}"
-
-
-GROUPS_BY_NAME = Kind(
-    "groups-by-name",
-    "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks",
-)
-UNTOLD = Kind("untold", "{what} (of {count} of {calls} calls)")
-
-
-def _unknown(recorded: CallList) -> Iterator[Notice]:
-    """Yield notices on facts that the recording lacks, and the importer's notices."""
-    total = sum(len(rank.calls) for rank in recorded.ranks)
-    for fact, count in recorded.unknown.items():
-        if fact == "group":
-            yield GROUPS_BY_NAME(count=count, calls=total)
-        elif fact != "duration":
-            yield UNTOLD(what=fact, count=count, calls=total)
-    yield from recorded.notices
