@@ -88,6 +88,8 @@ _ON_HOST = {
     "on CPU": re.compile(r"aten::"),
     "step": re.compile(r"ProfilerStep#\d+$"),
 }
+# The arguments that are kept of the most frequent kinds of events, which would fill the memory.
+_ARGUMENTS: dict[str, tuple[str, ...]] = {"computing": (), "on CPU": (), "launch": ("correlation",)}
 # A call is asynchronous if other work overlaps more than this share of it; stamps of streams can overlap slightly.
 OVERLAP = 0.01
 # The time in ns at which a call was made, and the call; its `ran_s` is by the same clock.
@@ -221,7 +223,8 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
         origin = begin if origin is None else origin
         if kind := _kind(event_name, entry.get("cat")):
             begin_ns, duration_ns = round((begin - origin) * 1000), round(entry.get("dur", 0) * 1000)
-            args = args if isinstance(args, dict) and kind not in {"computing", "on CPU"} else {}
+            args = args if isinstance(args, dict) else {}
+            args = {key: args[key] for key in _ARGUMENTS.get(kind, args) if key in args}
             span, on_device = (begin_ns, begin_ns + duration_ns), kind in {"kernel", "further"}
             events[kind].append(_Event(event_name, entry.get("tid"), span, args, on_device))
     _settle(events, left_out)
