@@ -6,7 +6,7 @@ The device is simulated, so that each of these can be tested to the nanosecond; 
 import pytest
 
 from collbench.model.records import Case
-from collbench.packages.replay.rank import make_step, marks_on
+from collbench.packages.replay.rank import Marks, make_step
 from collbench.packages.replay.replayed_calls import ReplayedCall
 from collbench.packages.training.rank.synchronisers import Stopwatch
 from collbench.rank.collectives import rest
@@ -237,7 +237,7 @@ def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recordi
         return Waited(device, device.free_at_ns)
 
     planned = [ReplayedCall(0, 0), ReplayedCall(0, 1, after=(0,)), ReplayedCall(0, 2)]
-    marks = marks_on(device, [0, 0, 0])
+    marks = Marks(device, [0, 0, 0])
     device.log.clear()
     make_step(planned, [enqueue] * 3, [True, False, True], marks)
     assert device.log == [
@@ -257,7 +257,7 @@ def test_an_asynchronous_call_ends_when_it_is_done_and_not_when_it_is_waited_for
     """The call ends 100 µs after it began; another call of 900 µs runs before anything waits for the first call."""
     device = SimulatedDevice()
     planned = [ReplayedCall(0, 0), ReplayedCall(1, 1)]
-    marks = marks_on(device, [0, 1])
+    marks = Marks(device, [0, 1])
 
     def asynchronous():
         device.host_ns += 5 * US

@@ -104,17 +104,17 @@ def replay(recorded: CallList, backend: str, world_size: int) -> Replay:
     steps, step_notices = _last_step(recorded)
     builder = _Builder(recorded, steps, backend, world_size)
     lists, stand_in = builder.lists()
-    kept = [case for made in lists for _, _, case in made[1]]
     changes = (*with_counts(builder.changed), *step_notices)
-    if not kept:
+    most = max((len(made) for _, made in lists), default=0)
+    if not most:
         raise ForeignError(f"{source}: no call can be replayed", *(changes or ["it has no calls"]))
-    if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
+    if most > MOST_CALLS:
         raise ForeignError(f"{source}: {most} calls per step; at most {MOST_CALLS} can be replayed: cut it")
     # One buffer per call between two refills: in a job, too, each call reduces different gradients.
     depths: Counter[Case] = Counter()
     for _, made in lists:
         depths |= Counter(case for _, _, case in made)
-    cases, number_of = _divided(list(depths.items()), world_size)
+    cases, number_of = _divided(depths, world_size)
     return Replay(
         source=source,
         cases=cases,
@@ -200,6 +200,11 @@ class _Builder:
         self._steps = [step for step in steps if step.calls]
         self.changed: Counter[Notice] = Counter()
         self._own = False  # True if calls are made in exactly the recorded groups
+        # World rank → group → all-to-alls of the rank in the group, in order.
+        self._exchanged = {
+            rank.rank: grouped((call for call in rank.calls if call.operation in ALL_TO_ALL), lambda call: call.group)
+            for rank in recorded.ranks
+        }
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
         """Return (position of the recorded rank, its calls) per rank of this world, or one such pair for all ranks.
@@ -208,9 +213,11 @@ class _Builder:
         """
         if not self._steps:
             return [], ""
-        steps, reason = self._steps_of_ranks() if self._recorded.world_size else ([], "")
-        self._own = True
-        for together in (True, False) if steps else ():
+        by_rank = {step.rank: step for step in self._steps}
+        reason = self._why_one_list() if self._recorded.world_size else ""
+        self._own = bool(self._recorded.world_size) and not reason
+        for together in (True, False) if self._own else ():
+            steps = [by_rank[rank] for rank in range(self._world_size)]
             lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
             if not (reason := _contradiction([made for _, made in lists])):
                 return lists, ""
@@ -220,37 +227,35 @@ class _Builder:
 
     def _stand_in(self, reason: str) -> str:
         """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
-        first_rank = self._steps[0].rank
         lists = {tuple(_shape(call) for _, call in step.calls) for step in self._steps}
         staged = any(call.operation in ONE_WAY for step in self._steps for _, call in step.calls)
         if len(lists) == 1 and not staged:
             return ""
         detail = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
-        text = f"every rank makes the calls of rank {first_rank or 0}, though {detail}: other calls are not measured"
+        first_rank = self._steps[0].rank or 0
+        text = f"every rank makes the calls of rank {first_rank}, though {detail}: other calls are not measured"
         return f"{text} ({reason})" if reason else text
 
-    def _steps_of_ranks(self) -> tuple[list[_Step], str]:
-        """Return the calls of each rank of the world and ""; or an empty list and the reason why it is empty."""
-        by_rank = {step.rank: step for step in self._steps}
-        if None in by_rank:
-            return [], "the files do not name their ranks"
+    def _why_one_list(self) -> str:
+        """Return why ranks cannot make their own calls; "" if they can."""
+        ranks = {step.rank for step in self._steps}
+        if None in ranks:
+            return "the files do not name their ranks"
         if any(
             (call.group is None and call.group_size not in {None, self._world_size})
             or (call.operation in ONE_WAY and call.peer is None)
             for step in self._steps
             for _, call in step.calls
         ):
-            return [], "the ranks of groups, or whom sends go to, were not recorded"
-        missing = [rank for rank in range(self._world_size) if rank not in by_rank]
-        if missing:
-            return [], f"{len(missing)} of {self._world_size} ranks were not recorded"
-        return [by_rank[rank] for rank in range(self._world_size)], ""
+            return "the ranks of groups, or whom sends go to, were not recorded"
+        missing = {*range(self._world_size)} - ranks
+        return f"{len(missing)} of {self._world_size} ranks were not recorded" if missing else ""
 
     def _made(self, step: _Step) -> Made:
-        cases = ((place, call, self._case_of(step, place, call)) for place, call in step.calls)
+        cases = ((place, call, self._case_of(step, call)) for place, call in step.calls)
         return [(place, call, case) for place, call, case in cases if case is not None]
 
-    def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+    def _case_of(self, step: _Step, call: RecordedCall) -> Case | None:
         """Return the case of a call; None if the call cannot be replayed."""
         if self._own and call.peer is not None and step.rank is not None:
             pair = (min(step.rank, call.peer), max(step.rank, call.peer))
@@ -267,7 +272,7 @@ class _Builder:
         if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
             self.changed[UNKNOWN_OPERATION(operation=call.operation)] += 1
             return None
-        case = self._sized(step, place, call)
+        case = self._sized(step, call)
         if case is None:
             return None
         reason = first((FEWEST_RANKS, *GROUPS, *BACKEND, *SPLITS), Facts(case))
@@ -276,38 +281,32 @@ class _Builder:
             return None
         return case
 
-    def _sized(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
+    def _sized(self, step: _Step, call: RecordedCall) -> Case | None:
         """Return the case of a call with its size, parts and root; None without a size. Backend limits are ignored."""
-        groups, dtype = self._groups(call), self._dtype(call)
-        case = collectives.usual(
-            Case(call.operation, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups)
-        )
-        if not OPERATIONS[call.operation].sized:
+        groups, dtype, op = self._groups(call), self._dtype(call), call.operation
+        case = collectives.usual(Case(op, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups))
+        if not OPERATIONS[op].sized:
             return case
-        together = ranks_together(case)
+        together, itemsize, splits, root = ranks_together(case), DTYPES[dtype].itemsize, None, 0
         elements = _whole_elements(call, call.group_size or self._world_size)
         if elements is None:
-            self.changed[CALL_WITHOUT_SIZE(operation=call.operation)] += 1
+            self.changed[CALL_WITHOUT_SIZE(operation=op)] += 1
             return None
-        itemsize = DTYPES[dtype].itemsize
         # Without a dtype, elements are bytes.
         nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
-        case = replace(case, size_bytes=nbytes)
-        if case.op in ALL_TO_ALL:
-            case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
-        unit = OPERATIONS[case.op].pieces(together) * itemsize
-        if case.size_bytes % unit:
+        if op in ALL_TO_ALL:
+            op, splits = "all_to_all", self._splits(step, call, together)
+        operation = OPERATIONS[op]
+        if remainder := nbytes % (operation.pieces(together) * itemsize):
             self.changed[ROUNDED_TO_SHARES(operation=call.operation, ranks=together)] += 1
-            case = replace(case, size_bytes=case.size_bytes // unit * unit)
-        if not case.size_bytes:
+            nbytes -= remainder
+        if not nbytes:
             self.changed[EMPTY_CALL(operation=call.operation)] += 1
             return None
-        if OPERATIONS[case.op].rooted and call.root is not None:
-            within = call.group.index(call.root) if call.group and call.root in call.group else call.root
-            case = replace(case, root=within % together)
-        if "async" in OPERATIONS[case.op].calls and call.asynchronous:
-            case = replace(case, call="async")
-        return case
+        if operation.rooted and call.root is not None:
+            root = call.group.index(call.root) if call.group and call.root in call.group else call.root
+        mode = "async" if call.asynchronous and "async" in operation.calls else case.call
+        return replace(case, op=op, size_bytes=nbytes, splits=splits, root=root % together, call=mode)
 
     def _groups(self, call: RecordedCall) -> Division:
         """Return the group of a call, or the division of this world that contains it, else one of groups of its size.
@@ -343,12 +342,12 @@ class _Builder:
         self.changed[DTYPE_REPLACED(dtype=call.dtype, other=other, backend=self._backend)] += 1
         return other
 
-    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
+    def _splits(self, step: _Step, call: RecordedCall, together: int) -> Splits | None:
         """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
         if call.splits_in is None:
             self.changed[EQUAL_PARTS()] += 1
             return None
-        rows = self._recorded_rows(step, place, call)
+        rows = self._recorded_rows(step, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
             if len(set(call.splits_in)) <= 1:
                 return None
@@ -358,27 +357,17 @@ class _Builder:
             return None
         return Splits("rows", rows=tuple(map(tuple, rows)))
 
-    def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
+    def _recorded_rows(self, step: _Step, call: RecordedCall) -> list[list[int]] | None:
         """Return the parts that each rank of the group sent in the same call; None if they are not all recorded.
 
         Calls of ranks are matched by their position among the all-to-alls of the group, if sequence numbers agree.
         """
         members = call.group or range(self._recorded.world_size or 0)
-        ranks = {rank.rank: rank for rank in self._recorded.ranks}
-
-        def group_all_to_alls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-            return [other for other in calls if other.operation in ALL_TO_ALL and other.group == call.group]
-
-        own = self._recorded.ranks[step.recorded].calls
-        nth = len(group_all_to_alls(own[:place]))
-        rows = []
-        for member in members:
-            calls_of_member = group_all_to_alls(ranks[member].calls) if member in ranks else []
-            other = calls_of_member[nth] if nth < len(calls_of_member) else None
-            if other is None or not other.splits_in or other.sequence != call.sequence:
-                return None
-            rows.append(list(other.splits_in))
-        return rows or None
+        own = self._exchanged[step.rank].get(call.group, [])
+        nth = next((n for n, other in enumerate(own) if other is call), len(own))
+        lists = [self._exchanged.get(member, {}).get(call.group, [])[nth : nth + 1] for member in members]
+        rows = [list(other.splits_in or ()) for same in lists for other in same if other.sequence == call.sequence]
+        return rows if len(rows) == len(members) and all(rows) else None
 
 
 def _shape(call: RecordedCall) -> tuple[object, ...]:
@@ -431,35 +420,27 @@ def _members(case: Case) -> tuple[int, ...]:
     return subgroups.divide(case.groups, case.world_size).groups[0]
 
 
-def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple[Case, ...], dict[Case, int]]:
+def _divided(depths: Mapping[Case, int], world_size: int) -> tuple[tuple[Case, ...], dict[Case, int]]:
     """Merge cases that differ only in their group into one case of all these groups, so that a rank has one buffer set.
 
     Returns the merged cases with their depths, and for each given case the position of its merged case.
     """
-    rows_by_kind: dict[Case, list[list[Case]]] = {}
-    for case, _ in depths:
-        if not case.groups.sets:
-            rows_by_kind[case] = [[case]]
-            continue
-        rows = rows_by_kind.setdefault(replace(case, groups=WORLD), [])
-        taken = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
-        row = next(taken, None)
-        if row is None:
-            rows.append([case])
-        else:
-            row.append(case)
-    depth_of = dict(depths)
     cases, number_of = list[Case](), dict[Case, int]()
-    for rows in rows_by_kind.values():
+    for alike in grouped(depths, lambda case: replace(case, groups=WORLD) if case.groups.sets else case).values():
+        rows = list[list[Case]]()
+        for case in alike:
+            free = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
+            if (row := next(free, None)) is None:
+                rows.append(row := [])
+            row.append(case)
         for row in rows:
-            for case in row:
-                number_of[case] = len(cases)
+            number_of |= dict.fromkeys(row, len(cases))
             groups = row[0].groups
             if groups.sets:
-                sets = sorted(_members(case) for case in row)
+                sets = sorted(map(_members, row))
                 regular = _divisions_like(sets[0], world_size)
                 groups = next((known for known, inside in regular if sorted(inside) == sets), subgroups.of_sets(sets))
-            cases.append(replace(row[0], groups=groups, depth=max(depth_of[case] for case in row)))
+            cases.append(replace(row[0], groups=groups, depth=max(depths[case] for case in row)))
     return tuple(cases), number_of
 
 

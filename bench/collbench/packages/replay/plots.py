@@ -7,8 +7,7 @@ from collbench.model.conclusions import Analysis
 from collbench.model.records import Run
 from collbench.model.units import format_seconds
 from collbench.packages.replay.conclusions import RecordedKind, ReplayedStep, replays_of
-from collbench.packages.replay.report import rank_named, recorded_kind, recorded_sentence
-from collbench.report.labels import dtype_words, ranks_text
+from collbench.packages.replay.report import call_name, kind_name, rank_named, recorded_kind, recorded_sentence
 from collbench.report.plots.figures import COLOURS, GREY, name_rows, page, size_text, time_axis
 
 # Most rows of kinds and of ranks: more rows would be too small to read. Inches: height of a row.
@@ -47,18 +46,11 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     return [figure]
 
 
-def _name(operation: str, size_bytes: int, dtype: str | None, ranks: int | None, groups: int = 1) -> str:
-    """Format as `all_reduce of 1.15 MiB float32 over 8 ranks, 4 groups`."""
-    size = f"of {size_text(size_bytes)}" if size_bytes else ""
-    over = f"over {ranks_text(ranks)}" if ranks else ""
-    return " ".join(filter(None, (operation, size, dtype, over))) + (f", {groups} groups" if groups > 1 else "")
-
-
 def _recorded_name(kind: RecordedKind) -> str:
     """Return the name of a kind of calls, with the number of elements if its bytes are unknown."""
     if not kind.size_bytes:
         return recorded_kind(kind)
-    return _name(kind.operation, kind.size_bytes, kind.dtype, kind.ranks, kind.groups)
+    return call_name(kind.operation, size_text(kind.size_bytes), kind.dtype, kind.ranks, kind.groups)
 
 
 def steps(run: Run, analysis: Analysis) -> list[Figure]:
@@ -69,10 +61,7 @@ def steps(run: Run, analysis: Analysis) -> list[Figure]:
 def _replay_figure(step: ReplayedStep) -> Figure:
     """Draw a row per kind of call, so that overlapping calls are visible. Further kinds share the last row."""
     kinds = [kind.case for kind in step.kinds]
-    names = [
-        _name(kind.case.op, kind.case.size_bytes, " ".join(dtype_words(kind.case)), kind.ranks)
-        for kind in step.kinds[:MOST_KINDS]
-    ]
+    names = [kind_name(kind, size_text) for kind in step.kinds[:MOST_KINDS]]
     if len(kinds) > MOST_KINDS:
         names.append(f"{len(kinds) - MOST_KINDS} further kinds")
     panels = [("recorded", step.recorded_bars)] if step.recorded_bars else []

@@ -16,7 +16,7 @@ from collbench.model.records import Case, Settings
 from collbench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, ReplayedCall, replay_of
 from collbench.rank.barrier import BarrierOperation
 from collbench.rank.collectives import COLLECTIVES, Call, rest
-from collbench.rank.device import Device, Event
+from collbench.rank.device import Device
 from collbench.rank.group import Group
 from collbench.rank.stage import RankPlace
 from collbench.rank.tensors import Arena, TensorOperation
@@ -47,7 +47,7 @@ class ReplayOperation(Workload):
         """Refill buffers, create events, and return a function that makes all calls of the next step."""
         self.reserve(1)
         calls = [self._inner[call.case].prepare() for call in self._calls]
-        marks = self._free.pop() if self._free else marks_on(self._device, self._lanes)
+        marks = self._free.pop() if self._free else Marks(self._device, self._lanes)
         self._steps.append(marks)
         return lambda: make_step(self._calls, calls, self._asynchronous, marks)
 
@@ -97,54 +97,30 @@ def make_step(
         marks.over(number, launched)
 
 
-class _HostMarks:
-    """Times of one step by the host's clock. An asynchronous call ends when the thread that runs it reports its end.
+class _HostEvent:
+    """A moment of the host's clock. None until it is recorded."""
+
+    at_ns: int | None = None
+
+    def record(self) -> None:
+        self.at_ns = time.perf_counter_ns()
+
+    def ns_since(self, earlier: _HostEvent) -> int:
+        return (self.at_ns or 0) - (earlier.at_ns or 0)
+
+
+class Marks:
+    """Times of each call of one step: by the host's clock, or as events on the current stream.
 
     `start` is called before a call is made, `stop` after its end. `launched` is called after an asynchronous call was
     made; its result is the argument of `over`, which waits for the end of the call. `stamps` needs an idle device.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._began, self._starts, self._stops = 0, [0] * calls, [0] * calls
-
-    def begin(self) -> None:
-        self._began = time.perf_counter_ns()
-
-    def start(self, number: int) -> None:
-        self._starts[number] = time.perf_counter_ns()
-
-    def stop(self, number: int) -> None:
-        self._stops[number] = time.perf_counter_ns()
-
-    def launched(self, number: int, work: Any) -> Any:
-        self._stops[number] = 0
-        try:
-            return work.get_future().then(lambda _: self.stop(number))
-        except RuntimeError:  # gloo's sends and receives have no future: they end when the rank has waited for them
-            return work
-
-    def over(self, number: int, launched: Any) -> None:
-        launched.wait()
-        if not self._stops[number]:
-            self.stop(number)
-
-    def stamps(self) -> tuple[list[int], list[int]]:
-        pairs = zip(self._starts, self._stops, strict=True)
-        return [start - self._began for start in self._starts], [stop - start for start, stop in pairs]
-
-
-class _EventMarks:
-    """Times of one step as events on the current stream, which waits for asynchronous calls where the host does.
-
-    The end of an asynchronous call is recorded on a separate stream, which waits only for this call: on the current
-    stream, the calls in between would count as part of it.
+    lanes: for each call, the number of its communicator.
     """
 
     def __init__(self, device: Device, lanes: Sequence[int]) -> None:
-        self._device, self._lanes = device, lanes
-        self._began = device.event()
-        self._starts: list[Event] = [device.event() for _ in lanes]
-        self._stops: list[Event] = [device.event() for _ in lanes]
+        event: Callable[[], Any] = device.event if device.enqueues else _HostEvent
+        self._device, self._lanes, self._began = device, lanes, event()
+        self._starts, self._stops = ([event() for _ in lanes] for _ in range(2))
 
     def begin(self) -> None:
         self._began.record()
@@ -156,26 +132,27 @@ class _EventMarks:
         self._stops[number].record()
 
     def launched(self, number: int, work: Any) -> Any:
-        with self._device.aside(self._lanes[number]):
-            work.wait()
-            self.stop(number)
-        return work
+        if self._device.enqueues:
+            # On a separate stream, which waits only for this call: on the current stream, the calls in between would
+            # count as part of it. The current stream waits where the host does.
+            with self._device.aside(self._lanes[number]):
+                work.wait()
+                self.stop(number)
+            return work
+        self._stops[number] = _HostEvent()  # the thread that runs the call records it
+        try:
+            return work.get_future().then(lambda _: self.stop(number))
+        except RuntimeError:  # gloo's sends and receives have no future: they end when the rank has waited for them
+            return work
 
     def over(self, number: int, launched: Any) -> None:
         launched.wait()
+        if not self._device.enqueues and self._stops[number].at_ns is None:
+            self.stop(number)
 
     def stamps(self) -> tuple[list[int], list[int]]:
         pairs = zip(self._starts, self._stops, strict=True)
         return [start.ns_since(self._began) for start in self._starts], [b.ns_since(a) for a, b in pairs]
-
-
-# Times of each call of one step.
-Marks = _HostMarks | _EventMarks
-
-
-def marks_on(device: Device, lanes: Sequence[int]) -> Marks:
-    """Return marks for calls on a device. lanes: for each call, the number of its communicator."""
-    return _EventMarks(device, lanes) if device.enqueues else _HostMarks(len(lanes))
 
 
 def workloads(case: Case, settings: Settings, launch: int, place: RankPlace) -> Callable[[Case], ReplayOperation]:

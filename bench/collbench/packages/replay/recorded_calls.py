@@ -10,8 +10,9 @@ Units are elements and seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from operator import attrgetter
 
 from collbench.model.notices import Kind, Notice
 from collbench.model.units import MOST_ELEMENTS, MOST_RANKS, NS
@@ -36,18 +37,17 @@ CALLS_WITHOUT_NAME = Kind("calls-without-name", "{count} × calls without a name
 UNSURE_OPERATORS = Kind("unsure-operators", "{count} × operators of torch that may be further calls: left out")
 # Notices on communication that may be missing from the time in calls.
 NOT_IN_CALLS = frozenset({UNCLAIMED_KERNELS, UNSURE_KERNELS, UNSURE_OPERATORS, CALLS_WITHOUT_NAME})
-
-
-class Fact(StrEnum):
-    """Facts on calls that a recording may lack."""
-
-    DTYPE = "dtype"
-    ELEMENTS = "elements"
-    SPLITS = "splits"
-    # Which ranks make a call together.
-    GROUP = "group"
-    START = "start"
-    DURATION = "duration"
+# Operations without data: a size or dtype is never missing.
+WITHOUT_DATA = {"barrier"}
+# Fact that a recording may lack → its value in a call.
+FACTS: Mapping[str, Callable[[RecordedCall], object]] = {
+    "dtype": attrgetter("dtype"),
+    "elements": lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
+    "splits": attrgetter("splits_in"),
+    "group": attrgetter("group"),
+    "start": attrgetter("start_s"),
+    "duration": attrgetter("duration_s"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +153,6 @@ class RankRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
-    """The calls of the rank that lacks the most calls, by their sequence numbers and the recorder's own count."""
-
-    recorded: int
-    # Calls until the last recorded number.
-    made: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
 class CallList:
     """The calls that a job recorded. Raises ValueError for a world that is too large."""
 
@@ -173,12 +162,11 @@ class CallList:
     # None if the number of ranks is not recorded.
     world_size: int | None
     ranks: tuple[RankRecording, ...]
-    # Fact that was not recorded → number of calls without it.
-    unknown: dict[Fact, int] = field(default_factory=dict)
     # Notices on events that were left out (such as waits, which cannot be replayed), and on doubts about the calls.
     notices: tuple[Notice, ...] = ()
-    # Missing calls that sequence numbers, or the recorder itself, prove. None if no call is known to be missing.
-    gaps: Gaps | None = None
+    # Values of MISSING_CALLS for the rank that lacks the most calls, as sequence numbers or the recorder's own count
+    # prove. None if no call is known to be missing.
+    gaps: dict[str, int] | None = None
     # True if the job may have had more ranks than `world_size`: no file has their number, and groups prove as many.
     world_is_least: bool = False
 
@@ -190,6 +178,13 @@ class CallList:
     def steps(self) -> int:
         """Return the number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
         return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Return fact that was not recorded → number of calls without it."""
+        calls = [call for rank in self.ranks for call in rank.calls if call.operation not in WITHOUT_DATA]
+        missing = {fact: sum(value_of(call) is None for call in calls) for fact, value_of in FACTS.items()}
+        return {fact: count for fact, count in missing.items() if count}
 
     @property
     def marked(self) -> bool:

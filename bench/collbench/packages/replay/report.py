@@ -134,12 +134,16 @@ def rank_named(job: RecordedJob, rank: int) -> str:
     return f"the rank of {job.files[job.ranks.index(rank)]}" if job.files else f"rank {rank}"
 
 
+def call_name(operation: str, size: str, dtype: str | None, ranks: int | None, groups: int = 1) -> str:
+    """Format as `all_reduce of 1.15 MiB float32 over 8 ranks, 4 groups`; size: as text, "" without one."""
+    words = operation, f"of {size}" if size else "", dtype, f"over {ranks_text(ranks)}" if ranks else ""
+    return " ".join(filter(None, words)) + (f", {groups} groups" if groups > 1 else "")
+
+
 def recorded_kind(kind: RecordedKind) -> str:
     """Format as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
-    size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
-    over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
-    groups = f", {kind.groups} groups" if kind.groups > 1 else ""
-    return f"{kind.operation}{size} {kind.dtype or ''}".rstrip() + over + groups
+    size = f"{kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+    return call_name(kind.operation, size, kind.dtype, kind.ranks, kind.groups)
 
 
 class _Row(NamedTuple):
@@ -203,11 +207,10 @@ def replay_sentence(step: ReplayedStep) -> str:
     return f"{step.stand_in}. {text}" if step.stand_in else text
 
 
-def kind_name(kind: ReplayedKind) -> str:
-    """Format as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
-    case = kind.case
-    size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
-    return f"{case.op}{size} {' '.join(labels.dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
+def kind_name(kind: ReplayedKind, size_text: Callable[[float], str] = format_rounded_bytes) -> str:
+    """Format as `all_gather of 33.0 MiB bfloat16 over 8 ranks`."""
+    size = size_text(kind.case.size_bytes) if kind.case.size_bytes else ""
+    return call_name(kind.case.op, size, " ".join(labels.dtype_words(kind.case)), kind.ranks)
 
 
 def replay_table(step: ReplayedStep) -> Blocks:
@@ -216,13 +219,12 @@ def replay_table(step: ReplayedStep) -> Blocks:
     # A row shows one kind, or several.
     rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
 
-    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float | None]) -> str:
-        kind_time = kinds[0].recorded if len(kinds) == 1 else None
-        return seconds_text(time(kind_time)) if kind_time is not None else NOTHING
+    def recorded(kinds: Kinds, name: str) -> str:
+        time = kinds[0].recorded if len(kinds) == 1 else None
+        return seconds_text(None if time is None else getattr(time, name))
 
     def moved(kinds: Kinds) -> str:
-        size = sum(kind.calls * kind.case.size_bytes for kind in kinds)
-        return format_rounded_bytes(size) if size else NOTHING
+        return optional(sum(kind.calls * kind.case.size_bytes for kind in kinds) or None, format_rounded_bytes)
 
     def here(kinds: Kinds) -> str:
         return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
@@ -234,8 +236,8 @@ def replay_table(step: ReplayedStep) -> Blocks:
         left("calls of a step", lambda row: kind_name(row[0]) if len(row) == 1 else f"{len(row)} further kinds"),
         Column("number", lambda row: f"{sum(kind.calls for kind in row):.3g}"),
         Column("bytes", moved),
-        Column("recorded", lambda row: recorded(row, lambda time: time.in_calls_s)),
-        Column("moving", lambda row: recorded(row, lambda time: time.moved_s)),
+        Column("recorded", lambda row: recorded(row, "in_calls_s")),
+        Column("moving", lambda row: recorded(row, "moved_s")),
         Column("here", here),
         Column("share", lambda row: format_share(time_s(row) / total) if total else NOTHING),
     ]

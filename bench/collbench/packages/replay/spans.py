@@ -40,8 +40,5 @@ def free_until(starts: NDArray[Any], stops: NDArray[Any], moments: NDArray[Any])
     # The part of each span that no earlier span covers: disjoint, in order.
     begin = np.maximum(begin, np.concatenate([begin[:1], latest[:-1]]))
     end = np.maximum(begin, latest)
-    before = np.concatenate([[0.0], np.cumsum(end - begin)])
-    place = np.searchsorted(begin, moments, side="right")
-    reached = np.minimum(moments, end[np.maximum(place - 1, 0)]) - begin[np.maximum(place - 1, 0)]
-    covered_before = np.where(place > 0, before[np.maximum(place - 1, 0)] + reached, 0.0)
-    return np.asarray(moments - covered_before, dtype=float)
+    covered = np.cumsum(np.stack([np.zeros(len(begin)), end - begin], axis=1))
+    return np.asarray(moments - np.interp(moments, np.stack([begin, end], axis=1).ravel(), covered), dtype=float)

@@ -10,7 +10,7 @@ message about a file that they cannot read, and use their own choice. NCCL: the 
 
 import re
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.model.notices import Kind, Notice
@@ -74,23 +74,18 @@ class _RuleFile:
 
     def __init__(self, text: str, numbers: Mapping[str, Mapping[str, int]], requests: bool) -> None:
         lines = enumerate((line.partition("#")[0] for line in text.splitlines()), 1)
-        self._left = deque((number, word) for number, line in lines for word in line.split())
+        self.left = deque((number, word) for number, line in lines for word in line.split())
         self._numbers, self._requests = numbers, requests
         # The line of the number that was taken last.
         self._line = 1
         # Problems of rules.
         self.problems: list[str] = []
 
-    @property
-    def next_line(self) -> int | None:
-        """The line of the next number; None at the end of the file."""
-        return self._left[0][0] if self._left else None
-
     def take(self, name: str) -> int:
         """Take the next number."""
-        if not self._left:
+        if not self.left:
             raise ValueError(f"line {self._line}: the file ends before {name}")
-        self._line, word = self._left.popleft()
+        self._line, word = self.left.popleft()
         if not word.isdecimal():
             raise ValueError(f"line {self._line}: {word!a:.20} was found where {name} should be")
         return int(word)
@@ -98,22 +93,25 @@ class _RuleFile:
     def _problem(self, text: str) -> None:
         self.problems.append(f"line {self._line}: {text}")
 
-    def collective(self) -> list[SizeRule]:
-        """Take the rules of a collective; return no rules for a collective that CollBench does not measure."""
-        number = self.take("a collective")
-        op, name = next(((op, name) for op, (name, value) in COLLECTIVES.items() if value == number), ("", f"{number}"))
-        if not op:
-            self._problem(f"collective {name}: CollBench measures no such collective")
-        rules: list[SizeRule] = []
-        last = -1
-        for _ in range(self.take(f"numbers of ranks of {name}")):
-            ranks = self.take("a number of ranks")
-            if ranks <= last:
-                self._problem(f"a number of ranks {ranks} after {last}: they must increase")
-            last = ranks
-            new_rules = self._sizes(op, name, ranks)
-            rules = [rule for rule in rules if rule.ranks != ranks] + new_rules
-        return rules if op else []
+    def rules(self) -> list[SizeRule]:
+        """Take all rules, except for collectives that CollBench does not measure.
+
+        If a file names a collective twice, or a number of ranks of a collective twice, the last rules count.
+        """
+        rules: dict[str, dict[int, list[SizeRule]]] = {}
+        for _ in range(self.take("the number of collectives")):
+            number = self.take("a collective")
+            ops = ((op, name) for op, (name, value) in COLLECTIVES.items() if value == number)
+            op, name = next(ops, ("", f"{number}"))
+            if not op:
+                self._problem(f"collective {name}: CollBench measures no such collective")
+            last, rules[op] = -1, {}
+            for _ in range(self.take(f"numbers of ranks of {name}")):
+                ranks = self.take("a number of ranks")
+                if ranks <= last:
+                    self._problem(f"a number of ranks {ranks} after {last}: they must increase")
+                last, rules[op][ranks] = ranks, self._sizes(op, name, ranks)
+        return [rule for op, tables in rules.items() if op for table in tables.values() for rule in table]
 
     def _sizes(self, op: str, name: str, ranks: int) -> list[SizeRule]:
         """Take the rules for one number of ranks; the last rule has no largest size."""
@@ -121,20 +119,19 @@ class _RuleFile:
         rules: list[SizeRule] = []
         for _ in range(self.take("the number of sizes")):
             size, algorithm, _, segment = map(self.take, ("a size", "an algorithm", "a fan-out", "a segment"))
-            line = self._line
             if rules:
                 if size <= rules[-1].low:
                     self._problem(f"size {size} after {rules[-1].low}: they must increase")
                 rules[-1] = replace(rules[-1], high=size - 1)
             elif size:
-                raise ValueError(f"line {line}: the first size of {name} must be 0, not {size}")
+                raise ValueError(f"line {self._line}: the first size of {name} must be 0, not {size}")
             if op and algorithm and algorithm not in names:
                 self._problem(f"{name} has no algorithm {algorithm} (0 to {max(names, default=0)})")
             elif names.get(algorithm) in FOR_TWO and ranks != 2:
                 self._problem(f"{names[algorithm]} is for 2 ranks, and this rule is for {ranks}")
             choice = Pick(names[algorithm], segment=segment) if algorithm in names else DEFAULT
-            rules.append(SizeRule(op, ranks, size, None, choice, line))
-            if self._requests and self.next_line == line:
+            rules.append(SizeRule(op, ranks, size, None, choice, self._line))
+            if self._requests and self.left and self.left[0][0] == self._line:
                 self.take("the most requests")
         return rules
 
@@ -183,13 +180,14 @@ class OpenMpi:
         lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
             name, number = COLLECTIVES[op]
-            tables: dict[int, list[SizeRule]] = {0: []}
+            # Number of ranks → smallest size → choice from there on.
+            tables: dict[int, dict[int, Pick]] = {0: {0: DEFAULT}}
             for rule in sorted((rule for rule in rules if rule.op == op), key=lambda rule: (rule.ranks, rule.low)):
-                tables.setdefault(rule.ranks, []).append(rule)
-                tables.setdefault(rule.ranks + 1, [])
+                steps = tables.setdefault(rule.ranks, {0: DEFAULT})
+                steps |= {rule.low: rule.choice} | ({} if rule.high is None else {rule.high + 1: DEFAULT})
+                tables.setdefault(rule.ranks + 1, {0: DEFAULT})
             lines += [f"{number} # {name}", f"{len(tables)} # numbers of ranks"]
-            for ranks, table in sorted(tables.items()):
-                steps = dict(_steps(table))
+            for ranks, steps in sorted(tables.items()):
                 lines += [f"{ranks} # ranks and more", f"{len(steps)} # sizes"]
                 for size, choice in sorted(steps.items()):
                     algorithm = 0 if choice == DEFAULT else self.numbers[name][choice.algorithm]
@@ -199,22 +197,18 @@ class OpenMpi:
     def read(self, text: str, hosts: int = 1) -> FileRead:
         """Read a rule file of format 1 or 2, whose rules are for any number of hosts.
 
-        The library ignores the whole file at the first syntax error, and so does this method. If a file names a
-        collective twice, or a number of ranks of a collective twice, the last rules count.
+        The library ignores the whole file at the first syntax error, and so does this method.
         """
         version = re.match(r"rule-file-version-(\d+)", text)
         form = int(version[1]) if version is not None else 1
         if form not in FORMATS:
             return FileRead((), (f"line 1: format {form}: CollBench reads formats {' and '.join(map(str, FORMATS))}",))
         file = _RuleFile(text.removeprefix(version[0]) if version is not None else text, self.numbers, form > 1)
-        rules: list[SizeRule] = []
         try:
-            for _ in range(file.take("the number of collectives")):
-                new_rules = file.collective()
-                rules = [rule for rule in rules if rule.op not in {new.op for new in new_rules}] + new_rules
+            rules = file.rules()
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
-        more = [f"line {file.next_line}: numbers after the last rule are not read"] if file.next_line else []
+        more = [f"line {file.left[0][0]}: numbers after the last rule are not read"] if file.left else []
         return FileRead(tuple(rules), (*file.problems, *more))
 
     def choice_for(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
@@ -229,19 +223,6 @@ class OpenMpi:
             "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
             "coll_han asks of it: set OMPI_MCA_coll_han_priority=0.",
         ]
-
-
-def _steps(rules: Sequence[SizeRule]) -> Iterator[tuple[int, Pick]]:
-    """Yield (smallest size, choice) in steps from 0; the default fills gaps and follows the last rule."""
-    end = 0
-    for rule in rules:
-        if rule.low > end or not end:
-            yield end, DEFAULT
-        yield rule.low, rule.choice
-        if rule.high is None:
-            return
-        end = rule.high + 1
-    yield end, DEFAULT
 
 
 # ── NCCL ─────────────────────────────────────────────────────────────────────────────────────────
@@ -328,13 +309,8 @@ class Nccl:
                 problems.append(f"{where}: {len(words)} fields instead of 8 to 10: the plugin skips the line")
                 continue
             collective, low, high, algorithm, protocol, channels, nodes, ranks = words[:8]
-            taken = [
-                (word, usual)
-                for word, allowed, usual in (
-                    (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple"),
-                )
-                if word not in allowed
-            ]  # fmt: skip
+            names = (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple")
+            taken = [(word, usual) for word, allowed, usual in names if word not in allowed]
             problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
             if len(line) > 254:
                 problems.append(f"{where}: longer than 254 characters: the plugin truncates it")

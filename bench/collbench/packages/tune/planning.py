@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collbench.catalog.collectives import OPERATIONS
 from collbench.config.models import Config
 from collbench.model.errors import ConfigError, UnmeasurableError
 from collbench.model.records import Case, Launch, Machine, Plan, Variables
@@ -56,10 +55,6 @@ class TuneSide:
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
     """Return the plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
-    allowed = ", ".join(library.operations)
-    for op in config.operations:
-        if op not in library.operations:
-            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {allowed}")
     plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
@@ -68,12 +63,14 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
         raise UnmeasurableError(
             "tune: ranks share a GPU (oversubscribe_gpu), so their times cannot show which choice is faster"
         )
+    for op in (*config.operations, *(case.op for case in plan.cases)):
+        if op not in library.operations:
+            allowed = ", ".join(library.operations)
+            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {allowed}")
     cases: dict[Cell, Case] = {}
     for case in plan.cases:
         if named := [name for name, _ in case.settings.pairs if library.decides.fullmatch(name)]:
             raise ConfigError(f"tune: env.{named[0]}: tune finds this out: leave it out")
-        if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
-            raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {allowed}")
         other = cases.setdefault(cell_of(case), case)
         if other != case:
             where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"

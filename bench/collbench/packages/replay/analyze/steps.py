@@ -8,7 +8,6 @@ waits for other calls is not charged with their time, and the times of all kinds
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from collbench.model.conclusions import Interval
 from collbench.model.divisions import WORLD, Division
 from collbench.model.errors import ForeignError, StoreError
 from collbench.model.projection import grouped
-from collbench.model.records import Case, Run, Samples, Timings
+from collbench.model.records import Case, Run, Timings
 from collbench.model.units import NS
 from collbench.packages.replay import store
 from collbench.packages.replay.analyze.recorded import CallKind, kind_of, recorded_job, time_of_kinds
@@ -38,63 +37,49 @@ def replayed_steps(run: Run, job: RecordedJob | None, recording: CallList | None
     replays = (s for s in run.samples if s.case.op == NAME and s.failure is None and s.timed is not None)
     measured = grouped(replays, lambda samples: samples.case)
     return [
-        _step(launches, replay_of(run.plan.settings, launches[0].case), recording, job)
-        for launches in measured.values()
+        _step(case, [samples.timed for samples in launches if samples.timed], run, job)
+        for case, launches in measured.items()
     ]
 
 
-class _Calls(NamedTuple):
-    """The begins and ends of the calls of one launch in ns, and the seconds that `attributed` counts for each.
-
-    Each array has the shape (iterations, ranks, calls).
-    """
-
-    starts: Integers
-    stops: Integers
-    own: Floats
-
-
-def _step(
-    launches: Sequence[Samples], replay: Replay, recording: CallList | None, job: RecordedJob | None
-) -> ReplayedStep:
-    calls = [_calls(launch.timed, replay) for launch in launches if launch.timed]
-    ranks = calls[0].starts.shape[1]
+def _step(case: Case, launches: Sequence[Timings], run: Run, job: RecordedJob | None) -> ReplayedStep:
+    replay, recording = replay_of(run.plan.settings, case), run.kept.get(NAME)
     kinds = list(map(_kind, replay.cases))
-    together = {kind: ranks_together(kind) for kind in kinds}
-    # Seconds of each kind on each rank: shape (iterations, ranks).
-    seconds = [{kind: np.zeros(launch.own.shape[:2]) for kind in together} for launch in calls]
-    numbers = dict.fromkeys(together, 0)
+    starts, lengths = (np.concatenate([timed.inner_ns[name] for timed in launches]) for name in (START_NS, DURATION_NS))
+    seconds = [_own_s(timed, replay) for timed in launches]
+    # Number of the kind of each call of each rank, or -1 after its last call: shape (ranks, calls).
+    numbers = np.full(starts.shape[1:], -1)
+    order = list(dict.fromkeys(kinds))
     # For each kind, the kinds of recorded calls that it represents.
-    origins: dict[Case, set[CallKind]] = {kind: set() for kind in together}
-    for rank in range(ranks):
+    origins: list[set[CallKind]] = [set() for _ in order]
+    for rank in range(len(numbers)):
         made = replay.of(rank)
         for place, call in enumerate(made.calls):
-            numbers[kinds[call.case]] += 1
+            numbers[rank, place] = number = order.index(kinds[call.case])
             if recording is not None:
-                origins[kinds[call.case]].add(kind_of(recording.ranks[made.recorded].calls[call.recorded]))
-            for launch, kind_seconds in zip(calls, seconds, strict=True):
-                kind_seconds[kinds[call.case]][:, rank] += launch.own[:, rank, place]
+                origins[number].add(kind_of(recording.ranks[made.recorded].calls[call.recorded]))
     rows = [
         ReplayedKind(
             kind,
-            numbers[kind] / ranks,
-            together[kind],
-            time_of_kinds(job, origins[kind]) if job is not None else None,
-            _interval([kind_seconds[kind].mean(axis=1) for kind_seconds in seconds]),
+            float(np.mean(np.sum(numbers == number, axis=1))),
+            ranks_together(kind),
+            time_of_kinds(job, origins[number]) if job is not None else None,
+            _interval([np.where(numbers == number, own, 0.0) for own in seconds]),
         )
-        for kind in together
+        for number, kind in enumerate(order)
     ]
-    recorded_bars, bars = _bars(replay, kinds, recording, calls)
+    median = np.argsort(np.concatenate([own[:, 0].sum(axis=1) for own in seconds]))[len(starts) // 2]
+    bars = zip(((starts - starts[:, :, :1])[median, 0] * NS).tolist(), (lengths[median, 0] * NS).tolist(), strict=True)
     return ReplayedStep(
-        case=launches[0].case,
+        case=case,
         source=replay.source,
         stand_in=replay.stand_in,
-        time=_interval([launch.own.sum(axis=2).mean(axis=1) for launch in calls]),
+        time=_interval(seconds),
         recorded=job.total if job is not None else None,
         kinds=tuple(sorted(rows, key=lambda row: -row.time.value)),
         changes=replay.changes,
-        recorded_bars=recorded_bars,
-        bars=bars,
+        recorded_bars=_recorded_bars(replay, kinds, recording),
+        bars=tuple(StepBar(kinds[call.case], *bar) for call, bar in zip(replay.of(0).calls, bars, strict=False)),
     )
 
 
@@ -105,43 +90,33 @@ def _kind(case: Case) -> Case:
     return replace(case, call="sync", depth=1, splits=None, reduce_op="sum", root=0, groups=groups)
 
 
-def _calls(timed: Timings, replay: Replay) -> _Calls:
+def _own_s(timed: Timings, replay: Replay) -> Floats:
+    """Return the seconds that `attributed` counts for each call: shape (iterations, ranks, calls)."""
     starts, stops = timed.inner_ns[START_NS], timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS]
     own = np.zeros(starts.shape)
     for rank in range(starts.shape[1]):
         count = len(replay.of(rank).calls)
         spans = zip(starts[:, rank, :count].tolist(), stops[:, rank, :count].tolist(), strict=True)
         own[:, rank, :count] = [attributed(*span) * NS for span in spans]
-    return _Calls(starts, stops, own)
+    return own
 
 
 def _interval(launches: Sequence[Floats]) -> Interval:
-    """Return the mean with an interval over launches."""
-    return intervals.of_launches(np.array([float(np.mean(times)) for times in launches]))
+    """Return the mean time of a step over ranks, with an interval over launches. launches: see `_own_s`."""
+    return intervals.of_launches(np.array([float(np.mean(own.sum(axis=2).mean(axis=1))) for own in launches]))
 
 
-def _bars(
-    replay: Replay, kinds: Sequence[Case], recording: CallList | None, calls: Sequence[_Calls]
-) -> tuple[tuple[StepBar, ...], tuple[StepBar, ...]]:
-    """Return the recorded calls of rank 0, if a timeline has them, and its calls in the step of median time."""
+def _recorded_bars(replay: Replay, kinds: Sequence[Case], recording: CallList | None) -> tuple[StepBar, ...]:
+    """Return the recorded calls of the rank whose calls rank 0 makes, if a timeline has them."""
     made = replay.of(0)
-    call_kinds = [kinds[call.case] for call in made.calls]
-    recorded = []
-    if recording is not None:
-        for call, kind in zip(made.calls, call_kinds, strict=True):
-            origin = recording.ranks[made.recorded].calls[call.recorded]
-            if origin.ran_s is not None and origin.duration_s is not None:
-                recorded.append(StepBar(kind, origin.ran_s, origin.duration_s))
-    first_s = min((bar.start_s for bar in recorded), default=0.0)
-    totals = np.concatenate([launch.own[:, 0].sum(axis=1) for launch in calls])
-    place = int(np.argsort(totals)[len(totals) // 2])
-    starts = np.concatenate([launch.starts[:, 0] for launch in calls])[place] * NS
-    stops = np.concatenate([launch.stops[:, 0] for launch in calls])[place] * NS
-    spans = zip(call_kinds, starts.tolist(), stops.tolist(), strict=False)
-    return (
-        tuple(replace(bar, start_s=bar.start_s - first_s) for bar in recorded),
-        tuple(StepBar(kind, start - float(starts[0]), stop - start) for kind, start, stop in spans),
-    )
+    calls = [] if recording is None else recording.ranks[made.recorded].calls
+    bars = [
+        StepBar(kinds[call.case], origin.ran_s, origin.duration_s)
+        for call in made.calls
+        if calls and (origin := calls[call.recorded]).ran_s is not None and origin.duration_s is not None
+    ]
+    first_s = min((bar.start_s for bar in bars), default=0.0)
+    return tuple(replace(bar, start_s=bar.start_s - first_s) for bar in bars)
 
 
 def read(run: Run) -> Reading:

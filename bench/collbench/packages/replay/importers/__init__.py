@@ -19,8 +19,8 @@ from collbench.packages.replay.config import ReplaySection
 from collbench.packages.replay.importers.execution_trace import read_execution_trace
 from collbench.packages.replay.importers.kineto import read_kineto
 from collbench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
-from collbench.packages.replay.importers.recordings import WITHOUT_DATA, texts
-from collbench.packages.replay.recorded_calls import ONE_WAY, CallList, Fact, Gaps, RankRecording, RecordedCall
+from collbench.packages.replay.importers.recordings import texts
+from collbench.packages.replay.recorded_calls import ONE_WAY, CallList, RankRecording
 
 # Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file.
 Reader = Callable[[str, str, Counter[Notice]], list[RankRecording]]
@@ -38,15 +38,6 @@ FORMATS: dict[str, tuple[str, Reader]] = {
 NO_RECORDING = (
     "{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of calls"
 )
-# Fact → its value in a call; facts that some calls lack are reported.
-ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
-    Fact.DTYPE: lambda call: call.dtype,
-    Fact.ELEMENTS: lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
-    Fact.SPLITS: lambda call: call.splits_in,
-    Fact.GROUP: lambda call: call.group,
-    Fact.START: lambda call: call.start_s,
-    Fact.DURATION: lambda call: call.duration_s,
-}
 # Formats in which calls have consecutive numbers within their group: NCCL counts each operation separately.
 INSPECTOR = "NCCL Inspector"
 NUMBERED = {"flight recorder", INSPECTOR}
@@ -194,11 +185,6 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
             without = {call: replace(call, duration_s=None) for call in timed if call.by_host}
             ranks = [replace(rank, calls=tuple(without.get(call, call) for call in rank.calls)) for rank in ranks]
     calls = [call for rank in ranks for call in rank.calls]
-    unknown = {
-        fact: missing
-        for fact, value_of in ASKED.items()
-        if (missing := sum(value_of(call) is None for call in calls if call.operation not in WITHOUT_DATA))
-    }
     if incomplete := sum(rank.incomplete for rank in ranks):
         notices.append(INCOMPLETE_CALLS(count=incomplete))
     sizes = [call.group_size for call in calls if call.group_size] + [rank.proven_world for rank in ranks]
@@ -212,7 +198,6 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
         world_size=stated if known else proven or None,
         world_is_least=not known and proven > 0,
         ranks=tuple(ranks),
-        unknown=unknown,
         notices=tuple(notices),
         gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
@@ -234,7 +219,7 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
     return (world is None or rank.rank < world) and (not listed or any(rank.rank in group for group in listed))
 
 
-def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
+def _gaps(ranks: Sequence[RankRecording], kind: str) -> dict[str, int] | None:
     """Return the gaps of the rank that lacks the most calls; None if no call is known to be missing."""
     gaps = []
     # Counters begin at 0 or 1, all at the same; if the recorder states that it dropped no call, they began earlier.
@@ -246,11 +231,10 @@ def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
                 one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
                 numbers[call.communicator, counted].add(call.sequence)
-        spans = [(min(seen), max(seen), len(seen)) for seen in numbers.values()]
-        recorded = sum(count for _, _, count in spans)
-        made = sum(last + 1 - (first if rank.dropped == 0 else begin) for first, last, _ in spans)
+        recorded = sum(map(len, numbers.values()))
+        made = sum(max(seen) + 1 - (min(seen) if rank.dropped == 0 else begin) for seen in numbers.values())
         made = max(made, recorded + (rank.dropped or 0))
         if made > recorded:
-            first, last = min(first for first, _, _ in spans), max(last for _, last, _ in spans)
-            gaps.append(Gaps(recorded, made, first, last))
-    return max(gaps, key=lambda rank: rank.made - rank.recorded, default=None)
+            first, last = min(map(min, numbers.values())), max(map(max, numbers.values()))
+            gaps.append({"recorded": recorded, "made": made, "first": first, "last": last})
+    return max(gaps, key=lambda gap: gap["made"] - gap["recorded"], default=None)

@@ -16,9 +16,9 @@ from collbench.model.records import Json
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
     ROOTED,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     numbers,
     operation_of,
     rank_of,
@@ -39,7 +39,7 @@ _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", 
 def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank. left_out: counter of the nodes that move no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
-    for node in LongObject(name, text, "nodes").entries():
+    for node in entries_in(name, text, "nodes", {}):
         if node.get("name") == GROUPS:
             groups |= _groups(node)
         elif node.get("name") == CALL:
@@ -94,7 +94,8 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
     # The sequence number comes first; for a rooted call, the number after the group is the root.
     numbers = [value for value in inputs if whole(value) is not None]
     root = next((value for value in numbers[1:] if 0 <= value < LARGEST_RANK), None)
-    named = (value[0] for value in inputs if _is_pair_of_names(value))
+    pairs = (value for value in inputs if isinstance(value, list) and len(value) == 2)
+    named = (first for first, second in pairs if isinstance(first, str) and isinstance(second, str))
     group_name = str(attributes.get("pg_name") or next(named, ""))
     # After the name of the call: splits in, splits out, the group's start, stride and size; since torch 2.13 whether
     # the call was asynchronous. Schema 1.0.1 can end after the splits.
@@ -151,7 +152,3 @@ def _type(node: Json) -> str | None:
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
     tensor = re.search(r"Tensor\(([^)]+)\)", " ".join(map(str, types)))
     return tensor[1] if tensor else None
-
-
-def _is_pair_of_names(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) for name in value)

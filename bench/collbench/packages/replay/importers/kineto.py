@@ -11,23 +11,23 @@ import bisect
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from collbench.model.notices import Notice
+from collbench.model.projection import grouped
 from collbench.model.records import Json
 from collbench.model.units import NS
 from collbench.packages.replay.importers.recordings import (
     OPERATIONS,
     ROOTED,
-    WITHOUT_DATA,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     member,
     numbers,
     operation_of,
@@ -37,9 +37,11 @@ from collbench.packages.replay.importers.recordings import (
     whole,
 )
 from collbench.packages.replay.recorded_calls import (
+    ONE_WAY,
     RECORDED_LEFT_OUT,
     UNSURE_KERNELS,
     UNSURE_OPERATORS,
+    WITHOUT_DATA,
     RankRecording,
     RecordedCall,
     whole_ns,
@@ -47,8 +49,7 @@ from collbench.packages.replay.recorded_calls import (
 from collbench.packages.replay.spans import attributed, free_until
 from collbench.stats.intervals import Floats
 
-CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
-_ANNOTATION = re.compile(r"^(gloo|mpi|ucc|[a-z]*ccl):")
+CALL, WAIT = "record_param_comms", "wait"
 # Names of kernels that communicate: of each library that ends in "ccl", of libraries with their own kernels, and
 # of collectives and the exchange of experts (MoE) in a library that is not known.
 COMMUNICATES = re.compile(
@@ -79,8 +80,16 @@ _OF_KERNEL = {
 KNOWN = {*OPERATIONS.values()}
 # Operators whose first tensor is the output and whose second tensor is the input.
 _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatter_base)_$")
-# Prefix of operators that compute on a CPU: they nest only in each other, and none of them waits for a call.
-COMPUTING = "aten::"
+# Kind of an event on the host → its name. Operators that compute on a CPU nest only in each other, and none of them
+# waits for a call.
+_ON_HOST = {
+    "annotation": re.compile(r"(gloo|mpi|ucc|[a-z]*ccl):"),
+    "operator": re.compile(r"c10d::"),
+    "on CPU": re.compile(r"aten::"),
+    "step": re.compile(r"ProfilerStep#\d+$"),
+}
+# The arguments that are kept of the most frequent kinds of events, which would fill the memory.
+_ARGUMENTS: dict[str, tuple[str, ...]] = {"computing": (), "on CPU": (), "launch": ("correlation",)}
 # A call is asynchronous if other work overlaps more than this share of it; stamps of streams can overlap slightly.
 OVERLAP = 0.01
 # The time in ns at which a call was made, and the call; its `ran_s` is by the same clock.
@@ -89,127 +98,137 @@ Timed = tuple[int, RecordedCall]
 Span = tuple[int, int]
 
 
-@dataclass(slots=True)
-class _Events:
-    """The relevant events of a file, by kind."""
+@dataclass(slots=True, eq=False)
+class _Event:
+    """An event of a file; events are compared, and found in a dictionary, by their identity."""
 
-    calls: list[Json] = field(default_factory=list)
-    annotations: list[Json] = field(default_factory=list)
-    # Operators of torch's dispatcher, by thread.
-    operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
-    kernels: list[Json] = field(default_factory=list)
-    # Correlation number → thread and time at which a kernel was launched.
-    launches: dict[int, tuple[object, int]] = field(default_factory=dict)
-    # Kernels whose names do not show that they communicate; `settle` divides them into the other kinds.
-    further: list[Json] = field(default_factory=list)
-    # Begin and end of each kernel that computes, and of each kernel that may compute or communicate.
-    computing: list[Span] = field(default_factory=list)
-    unsure: list[Span] = field(default_factory=list)
-    # Begin and end of each operator that computes on a CPU.
-    on_cpu: list[Span] = field(default_factory=list)
-    # Number of a step → its begin and end.
-    steps: dict[int, Span] = field(default_factory=dict)
-
-    def take(self, event: Json, name: str, kind: object) -> None:
-        """Add one event to the events of its kind."""
-        if name == CALL:
-            self.calls.append(event)
-        elif kind == "kernel":
-            if COMMUNICATES.search(name) and not _FUSED.match(name):
-                self.kernels.append(event)
-            elif _COMPUTES.search(name):
-                self.computing.append(_span(event))
-            else:
-                self.further.append(event)
-        elif str(kind).endswith(("_runtime", "_driver")) and "graphlaunch" not in name.lower():
-            # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
-            correlation = event["args"].get("correlation")
-            if isinstance(correlation, int):
-                self.launches[correlation] = (event.get("tid"), event["ts"])
-        elif kind != "gpu_user_annotation":
-            if _ANNOTATION.match(name):
-                self.annotations.append(event)
-            elif name.startswith("c10d::"):
-                self.operators[event.get("tid")].append(event)
-            elif name.startswith(COMPUTING):
-                self.on_cpu.append(_span(event))
-            elif step := STEP.fullmatch(name):
-                self.steps[int(step[1])] = _span(event)
+    name: str
+    thread: object
+    span: Span
+    args: Json
+    # Whether it is a kernel, and the event in which the host launched it; None if that was not recorded.
+    on_device: bool = False
+    launch: "_Event | None" = None
+    # Begin and end of the kernels of a call, or its share of a kernel that several calls have in common; their number.
+    run: Span | None = None
+    together: int = 1
+    # Whether a kernel or an operator belongs to a call.
+    claimed: bool = False
 
     @property
-    def all_operators(self) -> list[Json]:
-        """Return the operators of all threads."""
-        return [operator for operators in self.operators.values() for operator in operators]
+    def number(self) -> Any:
+        """The number that a call shares with its kernels, if it was recorded."""
+        return self.args.get("External id")
 
-    def settle(self, left_out: Counter[Notice]) -> None:
-        """Add each further kernel to its kind: a kernel that a call launched communicates, whatever its name is."""
-        callers = [*self.calls, *(event for event in self.annotations if not event["name"].startswith("gloo:"))]
-        callers += self.all_operators
-        numbers = {event["args"].get("External id") for event in callers} - {None, 0}
-        launched_by = self.around_launches(self.further, callers)
-        for kernel in self.further:
-            name = kernel["name"].split("<")[0]  # the arguments of a template name other things
-            if kernel["args"].get("External id") in numbers or launched_by.get(id(kernel)):
-                self.kernels.append(kernel)
-            elif _UNSURE.search(name) and not _FUSED.match(name):
-                self.unsure.append(_span(kernel))
-                left_out[UNSURE_KERNELS(kernel=name[:60])] += 1
-            else:
-                self.computing.append(_span(kernel))
+    @property
+    def operation(self) -> str:
+        return operation_of(str(self.args.get("Collective name") or self.name))
 
-    def around_launches(self, kernels: Sequence[Json], outer: Iterable[Json]) -> dict[int, list[Json]]:
-        """Return kernel → the events in which it was launched, as `_around` does."""
-        correlations = ((kernel, kernel["args"].get("correlation")) for kernel in kernels)
-        launches = ((id(kernel), *self.launches[number]) for kernel, number in correlations if number in self.launches)
-        return _around(launches, outer)
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each tensor; entries of "Input Dims" that are not lists of numbers are not tensors."""
+        dims = self.args.get("Input Dims")
+        if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
+            dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
+        return [
+            math.prod(dim)
+            for dim in (dims if isinstance(dims, list) else [])
+            if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
+        ]
+
+    @property
+    def elements(self) -> tuple[int | None, int | None]:
+        """Elements of the input and of the output; all elements for both if they are not separate tensors."""
+        sizes = self.sizes
+        if len(sizes) > 1 and _OUTPUT_FIRST.match(self.name):
+            return sizes[1], sizes[0]
+        return (sum(sizes), sum(sizes)) if sizes else (None, None)
+
+    @property
+    def dtype(self) -> str | None:
+        return dtype_of((self.args.get("Input type") or [None])[0])
 
 
-def _around(moments: Iterable[tuple[int, object, int]], outer: Iterable[Json]) -> dict[int, list[Json]]:
-    """Return moment → the events around it, on its thread; the innermost last. moments: (id, thread, time)."""
-    by_thread: dict[object, list[tuple[int, int, int, Json]]] = defaultdict(list)
+# Kind of events, as `_kind` names it → events.
+Events = dict[str, list[_Event]]
+
+
+def _kind(name: str, category: object) -> str | None:
+    """Return what an event is; None if it is not relevant. A "further" kernel may compute or communicate."""
+    if name == CALL:
+        return "call"
+    if category == "kernel":
+        if COMMUNICATES.search(name) and not _FUSED.match(name):
+            return "kernel"
+        return "computing" if _COMPUTES.search(name) else "further"
+    if str(category).endswith(("_runtime", "_driver")):
+        # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
+        return None if "graphlaunch" in name.lower() else "launch"
+    if category == "gpu_user_annotation":
+        return None
+    return next((kind for kind, pattern in _ON_HOST.items() if pattern.match(name)), None)
+
+
+def _settle(events: Events, left_out: Counter[Notice]) -> None:
+    """Add each further kernel to its kind: a kernel that a call launched communicates, whatever its name is."""
+    launches = {event.args.get("correlation"): event for event in events["launch"]}
+    for kernel in (*events["kernel"], *events["further"]):
+        kernel.launch = launches.get(kernel.args.get("correlation", ()))
+    of_nccl = (event for event in events["annotation"] if not event.name.startswith("gloo:"))
+    callers = [*events["call"], *of_nccl, *events["operator"]]
+    numbers = {event.number for event in callers} - {None, 0}
+    launched_by = _around(events["further"], callers)
+    for kernel in events["further"]:
+        name = kernel.name.split("<")[0]  # the arguments of a template name other things
+        if kernel.number in numbers or launched_by.get(kernel):
+            events["kernel"].append(kernel)
+        elif _UNSURE.search(name) and not _FUSED.match(name):
+            events["unsure"].append(kernel)
+            left_out[UNSURE_KERNELS(kernel=name[:60])] += 1
+        else:
+            events["computing"].append(kernel)
+
+
+def _around(events: Iterable[_Event], outer: Iterable[_Event]) -> dict[_Event, list[_Event]]:
+    """Return event → the outer events in which it began on its thread, or was launched; the innermost last."""
+    by_thread: dict[object, list[tuple[int, int, int, _Event]]] = defaultdict(list)
     for event in outer:
-        by_thread[event.get("tid")].append((event["ts"], 0, event["ts"] + event["dur"], event))
-    for number, thread, at in moments:
-        if thread in by_thread:
-            by_thread[thread].append((at, 1, number, {}))
+        by_thread[event.thread].append((event.span[0], 0, event.span[1], event))
+    for event in events:
+        if (made := event.launch if event.on_device else event) is not None and made.thread in by_thread:
+            by_thread[made.thread].append((made.span[0], 1, 0, event))
     around = {}
     for entries in by_thread.values():
-        under_way = list[Json]()
-        for at, is_moment, number, event in sorted(entries, key=lambda entry: entry[:3]):
-            while under_way and _span(under_way[-1])[1] < at:  # events of one thread nest
+        under_way = list[_Event]()
+        for at, is_inner, _, event in sorted(entries, key=lambda entry: entry[:3]):
+            while under_way and under_way[-1].span[1] < at:  # events of one thread nest
                 under_way.pop()
-            if is_moment:
-                around[number] = [*under_way]
+            if is_inner:
+                around[event] = [*under_way]
             else:
                 under_way.append(event)
     return around
 
 
-def _places(events: Iterable[Json]) -> Iterator[tuple[int, object, int]]:
-    """Yield the moments at which events begin, as `_around` takes them."""
-    return ((id(event), event.get("tid"), event["ts"]) for event in events)
-
-
-def _span(event: Json) -> Span:
-    """Return begin and end of an event."""
-    return event["ts"], event["ts"] + event["dur"]
-
-
 def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, in the order in which they were made."""
-    source = LongObject(name, text, "traceEvents")
-    events, origin = _Events(), None
-    for event in source.entries():
-        event_name = event.get("name")
-        if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
-            # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
-            origin = event["ts"] if origin is None else origin
-            event["ts"], event["dur"] = round((event["ts"] - origin) * 1000), round(event.get("dur", 0) * 1000)
-            if not isinstance(event.get("args"), dict):
-                event["args"] = {}
-            events.take(event, event_name, event.get("cat"))
-    events.settle(left_out)
-    job: Json = source.rest.get("distributedInfo") or {}
+    rest: Json = {}
+    events: Events = defaultdict(list)
+    origin = None
+    for entry in entries_in(name, text, "traceEvents", rest):
+        begin, event_name, args = entry.get("ts"), entry.get("name"), entry.get("args")
+        if not (isinstance(event_name, str) and isinstance(begin, int | float)):
+            continue
+        # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
+        origin = begin if origin is None else origin
+        if kind := _kind(event_name, entry.get("cat")):
+            begin_ns, duration_ns = round((begin - origin) * 1000), round(entry.get("dur", 0) * 1000)
+            args = args if isinstance(args, dict) else {}
+            args = {key: args[key] for key in _ARGUMENTS.get(kind, args) if key in args}
+            span, on_device = (begin_ns, begin_ns + duration_ns), kind in {"kernel", "further"}
+            events[kind].append(_Event(event_name, entry.get("tid"), span, args, on_device))
+    _settle(events, left_out)
+    job: Json = rest.get("distributedInfo") or {}
     # The groups that the head of the file describes: the groups of this rank.
     groups = {
         str(group.get("pg_name")): numbers(group.get("ranks")) or ranks_from(whole(group.get("pg_size")) or 0)
@@ -217,19 +236,16 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
         if isinstance(group, dict)
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
-    described = [call for call in events.calls if call["args"].get("Collective name")]
-    timed, claimed = _described(described, events, groups, left_out)
-    pairs = _operators_of_gloo(events)
+    described = [call for call in events["call"] if call.args.get("Collective name")]
+    timed = _described(described, events, groups, left_out)
+    pairs = {each: operator for each, operator in _operators_of_gloo(events).items() if not operator.claimed}
     if described:  # of calls of NCCL; calls of gloo in the same job may only have annotations
-        around = _around(_places(described), events.all_operators)
-        holding = {id(operator) for operators in around.values() for operator in operators}
-        pairs = {each: operator for each, operator in pairs.items() if id(operator) not in holding}
-        events.annotations = [each for each in events.annotations if id(each) in pairs]
-    claimed |= _annotated(events, pairs, only_group, timed)
-    timed += _operator_calls(events, [*described, *events.annotations], pairs, only_group, left_out)
+        events["annotation"] = [each for each in events["annotation"] if each in pairs]
+    timed += _annotated(events, pairs, only_group)
+    timed += _operator_calls(events, pairs, only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
-    unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
-    base_ns = whole(source.rest.get("baseTimeNanoseconds")) or 0
+    unclaimed = [kernel.span for kernel in events["kernel"] if not kernel.claimed]
+    base_ns = whole(rest.get("baseTimeNanoseconds")) or 0
     began_ns = base_ns + round((origin or 0) * 1000) + (timed[0][0] if timed else 0)
     rank = whole(job.get("rank"))
     recorded = RankRecording(
@@ -237,18 +253,18 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> list[RankRec
         rank_of(name) if rank is None else rank,
         _on_timeline(timed, events),
         began_ns,
-        host=str(source.rest.get("host_name") or "") or None,
+        host=str(rest.get("host_name") or "") or None,
         by_name=rank is None,
         backend=str(job.get("backend") or ""),
         stated_world=whole(job.get("world_size")),
         proven_world=max((rank + 1 for ranks in groups.values() for rank in ranks), default=0),
         unclaimed=len(unclaimed),
-        unclaimed_s=float(attributed(*zip(*map(_span, unclaimed), strict=True)).sum()) * NS if unclaimed else 0.0,
+        unclaimed_s=float(attributed(*zip(*unclaimed, strict=True)).sum()) * NS if unclaimed else 0.0,
     )
     return [recorded]
 
 
-def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
+def _on_timeline(timed: Sequence[Timed], events: Events) -> tuple[RecordedCall, ...]:
     """Return the calls with their steps, their exposed time, and times since the first call.
 
     If the file does not record whether a call is asynchronous, it is if other work ran at the same time.
@@ -256,13 +272,13 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
     starts = np.array([whole_ns(timed[place][1].ran_s) for place in ran], dtype=float)
     stops = starts + np.array([whole_ns(timed[place][1].duration_s) for place in ran], dtype=float)
-    computing = events.computing if events.kernels else events.on_cpu
+    computing = events["computing" if events["kernel"] else "on CPU"]
     # Exposed time is known if it is the same whether the unsure kernels compute or communicate.
     most, _ = _exposed(starts, stops, computing)
-    least, free = _exposed(starts, stops, [*computing, *events.unsure])
+    least, free = _exposed(starts, stops, [*computing, *events["unsure"]])
     exposed_s = {place: own * NS for place, own, other in zip(ran, most, least, strict=True) if own == other}
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
-    steps = sorted((begin, end, number) for number, (begin, end) in events.steps.items())
+    steps = sorted((*step.span, int(step.name.partition("#")[2])) for step in events["step"])
     first_ns = timed[0][0] if timed else 0
     calls = []
     for place, (made_ns, call) in enumerate(timed):
@@ -280,9 +296,9 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     return tuple(calls)
 
 
-def _exposed(starts: Floats, stops: Floats, computing: Sequence[Span]) -> tuple[list[float], list[Floats]]:
+def _exposed(starts: Floats, stops: Floats, computing: Sequence[_Event]) -> tuple[list[float], list[Floats]]:
     """Return the exposed ns of each call, and its begin and end by a clock that stops while something is computed."""
-    spans = np.array(computing, dtype=float).reshape(-1, 2)
+    spans = np.array([event.span for event in computing], dtype=float).reshape(-1, 2)
     free = [free_until(spans[:, 0], spans[:, 1], moments) for moments in (starts, stops)]
     return attributed(*(moments.tolist() for moments in free)).tolist(), free
 
@@ -296,12 +312,20 @@ def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: 
     return [bool(flag) for flag in computed | (following < stops - least)]
 
 
-def _run(kernels: Sequence[Json]) -> Span | None:
-    """Return the begin and end of the kernels of a call."""
-    if not kernels:
-        return None
-    begins, ends = zip(*map(_span, kernels), strict=True)
-    return min(begins), max(ends)
+def _claimed_around(calls: Sequence[_Event], events: Events) -> dict[_Event, list[_Event]]:
+    """Return call → the operators around it, which then belong to a call."""
+    around = _around(calls, events["operator"])
+    for operator in (operator for operators in around.values() for operator in operators):
+        operator.claimed = True
+    return around
+
+
+def _claim(kernels: Sequence[_Event]) -> Span | None:
+    """Return begin and end of the kernels of a call, which then belong to a call."""
+    for kernel in kernels:
+        kernel.claimed = True
+    begins, ends = zip(*(kernel.span for kernel in kernels), strict=True) if kernels else ((), ())
+    return (min(begins), max(ends)) if kernels else None
 
 
 def _ran(call: RecordedCall, run: Span | None) -> RecordedCall:
@@ -309,35 +333,29 @@ def _ran(call: RecordedCall, run: Span | None) -> RecordedCall:
     return call if run is None else replace(call, ran_s=run[0] * NS, duration_s=(run[1] - run[0]) * NS)
 
 
-def _named(kernels: list[Json]) -> list[Json]:
+def _named(kernels: list[_Event]) -> list[_Event]:
     """Return the kernels of a call whose names communicate; all its kernels if none has such a name."""
-    return [kernel for kernel in kernels if COMMUNICATES.search(kernel["name"])] or kernels
+    return [kernel for kernel in kernels if COMMUNICATES.search(kernel.name)] or kernels
 
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
 def _described(
-    described: Sequence[Json], events: _Events, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]
-) -> tuple[list[Timed], set[int]]:
-    """Return the calls with metadata, and the ids of their kernels."""
-    kernels_of: dict[Any, list[Json]] = defaultdict(list)
-    for kernel in events.kernels:
-        kernels_of[kernel["args"].get("External id")].append(kernel)
-    kernels_of.pop(None, None)
-    own = _kernels_of_calls(described, kernels_of, _around(_places(described), events.all_operators))
-    claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
-    batches = _batches(described, events, own, claimed)
+    described: Sequence[_Event], events: Events, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]
+) -> list[Timed]:
+    """Return the calls with metadata."""
+    made = [call for call in described if call.args["Collective name"] != WAIT]
+    if waits := len(described) - len(made):
+        left_out[RECORDED_LEFT_OUT(what=WAIT)] += waits
+    _find_kernels(made, events, _claimed_around(described, events))
+    _find_batches(made, events)
     timed = []
-    for event in described:
-        args = event["args"]
-        raw = str(args["Collective name"])
-        if raw == WAIT:
-            left_out[RECORDED_LEFT_OUT(what=raw)] += 1
-            continue
-        run, together = batches.get(id(event), (None, 1))
-        operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
+    for event in made:
+        args, operation = event.args, event.operation
+        group, asynchronous = _group(args, groups), args.get("Is asynchronized op")
         # The peer of a send or receive is recorded as a world rank since torch 2.13, and as a group rank before.
         peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
-        within = whole(args.get("Rank")) if operation in {"send", "recv"} else peer_of(raw)
+        rank = whole(args.get("Rank"))
+        within = rank if operation in ONE_WAY else peer_of(str(args["Collective name"]))
         call = RecordedCall(
             operation=operation,
             dtype=dtype_of(args.get("dtype")),
@@ -347,110 +365,84 @@ def _described(
             group=group,
             group_size=whole(args.get("Group size")),
             communicator=str(args.get("Process Group Name") or "") or None,
-            root=whole(args.get("Rank")) if operation in ROOTED else None,
+            root=rank if operation in ROOTED else None,
             peer=whole(peers[0]) if peers else member(group, within),
             asynchronous=asynchronous if isinstance(asynchronous, bool) else None,
             sequence=whole(args.get("Seq")),
-            batched=together > 1,
+            batched=event.together > 1,
         )
-        timed.append((event["ts"], _ran(call, run or _run(own.get(id(event), ())))))
-    return timed, claimed
+        timed.append((event.span[0], _ran(call, event.run)))
+    return timed
 
 
-def _kernels_of_calls(
-    described: Sequence[Json], kernels_of: dict[Any, list[Json]], around: dict[int, list[Json]]
-) -> dict[int, list[Json]]:
-    """Return call → its kernels, by its External id, else by its operator's; calls with one id share them equally."""
-    calls_of: dict[Any, list[Json]] = defaultdict(list)
-    for event in described:
-        if event["args"].get("Collective name") != WAIT:
-            number = event["args"].get("External id")
-            if number not in kernels_of and (operators := around.get(id(event))):
-                number = operators[-1]["args"].get("External id")
-            calls_of[number].append(event)
-    own: dict[int, list[Json]] = {}
-    for number, calls in calls_of.items():
-        kernels = sorted(_named(kernels_of.get(number, [])), key=lambda kernel: float(kernel["ts"]))
-        each, remainder = divmod(len(kernels), len(calls))
-        if kernels and not remainder:
-            calls.sort(key=lambda event: float(event["ts"]))
-            own |= {id(call): kernels[place * each : (place + 1) * each] for place, call in enumerate(calls)}
-    return own
+def _find_kernels(calls: Sequence[_Event], events: Events, around: dict[_Event, list[_Event]]) -> None:
+    """Find the kernels of calls by their External id or their operator's; calls with one id share them equally."""
+    kernels_of = grouped(events["kernel"], lambda kernel: kernel.number)
+    kernels_of.pop(None, None)
+
+    def number(call: _Event) -> Any:
+        operators = around.get(call)
+        return operators[-1].number if call.number not in kernels_of and operators else call.number
+
+    for shared, sharing in grouped(calls, number).items():
+        kernels = sorted(_named(kernels_of.get(shared, [])), key=lambda kernel: kernel.span[0])
+        each, remainder = divmod(len(kernels), len(sharing))
+        if not remainder:
+            for place, call in enumerate(sorted(sharing, key=lambda call: call.span[0])):
+                call.run = _claim(kernels[place * each : (place + 1) * each])
 
 
-def _batches(
-    described: Sequence[Json], events: _Events, own: dict[int, list[Json]], claimed: set[int]
-) -> dict[int, tuple[Span, int]]:
-    """Return call → (its share of a common kernel, number of its calls): torch launches one kernel for a group.
+def _find_batches(calls: Sequence[_Event], events: Events) -> None:
+    """Divide each common kernel among its calls: torch launches one kernel for a group of calls.
 
     Such a kernel is launched after the last of these calls, on their thread, and belongs to no single call. The calls
-    are the latest calls of one group of several ranks, with no other call or kernel in between. The kernels that were
-    found are added to `claimed`.
+    are the latest calls of one group of several ranks, with no other call or kernel in between.
     """
-    waiting: dict[object, list[Json]] = defaultdict(list)
-    made = sorted((event["ts"], 0, number, event) for number, event in enumerate(described))
-    launched = sorted(
-        (events.launches[kernel["args"].get("correlation")][1], 1, number, kernel)
-        for number, kernel in enumerate(events.kernels)
-        if id(kernel) not in claimed and kernel["args"].get("correlation") in events.launches
-    )
-    ran: dict[int, tuple[Span, int]] = {}
-    for _, _, _, event in sorted([*made, *launched], key=lambda entry: entry[:3]):
-        if event.get("cat") != "kernel":
-            args, before = event["args"], waiting[event.get("tid")]
-            if args["Collective name"] == WAIT:
-                continue
-            if before and before[-1]["args"].get("Process Group Name") != args.get("Process Group Name"):
-                before.clear()
-            if id(event) in own or args.get("Group size") == 1:
-                before.clear()
+    waiting: dict[object, list[_Event]] = defaultdict(list)
+    order = [(call.span[0], False, call, call) for call in calls]
+    order += [(k.launch.span[0], True, k, k.launch) for k in events["kernel"] if not k.claimed and k.launch is not None]
+    for at, is_kernel, event, made in sorted(order, key=lambda entry: entry[:2]):
+        group = waiting[made.thread]
+        if not is_kernel:
+            if group and group[-1].args.get("Process Group Name") != event.args.get("Process Group Name"):
+                group.clear()
+            if event.run is not None or event.args.get("Group size") == 1:
+                group.clear()
             else:
-                before.append(event)
+                group.append(event)
             continue
-        thread, at = events.launches[event["args"].get("correlation")]
-        group, name = waiting.pop(thread, []), event["name"].lower().replace("_", "")
-        group = group[-1:] if group and at < _span(group[-1])[1] else group  # a call launches its own kernel itself
+        waiting[made.thread] = []
+        name = event.name.lower().replace("_", "")
+        group = group[-1:] if group and at < group[-1].span[1] else group  # a call launches its own kernel itself
         operations = next((names for word, names in _OF_KERNEL.items() if word in name), ())
-        if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
-            continue
-        claimed.add(id(event))
-        moments = [event["ts"] + event["dur"] * place // len(group) for place in range(len(group) + 1)]
-        ran |= {id(call): (share, len(group)) for call, share in zip(group, pairwise(moments), strict=True)}
-    return ran
+        if group and all(call.operation in operations for call in group):
+            event.claimed = True
+            begin, end = event.span
+            moments = [begin + (end - begin) * place // len(group) for place in range(len(group) + 1)]
+            for call, share in zip(group, pairwise(moments), strict=True):
+                call.run, call.together = share, len(group)
 
 
 def _operator_calls(
-    events: _Events,
-    recorded: Sequence[Json],
-    pairs: dict[int, Json],
-    only_group: tuple[int, ...] | None,
-    left_out: Counter[Notice],
+    events: Events, pairs: dict[_Event, _Event], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
 ) -> list[Timed]:
     """Return the calls that only dispatcher operators show (backends without annotations). They have no durations.
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
-    around = _around(_places(recorded), events.all_operators)
-    known = {id(operator) for operators in around.values() for operator in operators}
-    known |= {id(operator) for operator in pairs.values()}
-    unsure = any(event["name"].startswith("gloo:") and id(event) not in pairs for event in events.annotations)
+    unsure = any(event.name.startswith("gloo:") and event not in pairs for event in events["annotation"])
     timed = []
-    for operators in events.operators.values():
+    for operators in grouped(events["operator"], lambda operator: operator.thread).values():
         until = -math.inf  # operators nest: the outermost is the call
-        for operator in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
-            begin, end = _span(operator)
-            operation = operation_of(operator["name"])
-            if begin < until or id(operator) in known or operation not in KNOWN:
+        for operator in sorted(operators, key=lambda event: (event.span[0], -event.span[1])):
+            begin, end = operator.span
+            if begin < until or operator.claimed or operator.operation not in KNOWN:
                 continue
             until = end
             if unsure:
                 left_out[UNSURE_OPERATORS()] += 1
                 continue
-            sizes = _sizes(operator["args"].get("Input Dims"))
-            out, into = sizes[:2] if _OUTPUT_FIRST.match(operator["name"]) and len(sizes) > 1 else [sum(sizes)] * 2
-            dtype = dtype_of((operator["args"].get("Input type") or [None])[0])
-            known_sizes = (into, out) if sizes else (None, None)
-            timed.append((begin, call_in(only_group, operation, dtype, *known_sizes)))
+            timed.append((begin, call_in(only_group, operator.operation, operator.dtype, *operator.elements)))
     return timed
 
 
@@ -467,70 +459,48 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 
 # ── without metadata ─────────────────────────────────────────────────────────────────────────────
-def _annotated(
-    events: _Events, made_by: dict[int, Json], only_group: tuple[int, ...] | None, timed: list[Timed]
-) -> set[int]:
-    """Add the calls with annotations to `timed`, and return the ids of their kernels.
-
-    made_by: gloo's annotation → its operator. only_group: the ranks of the job's only group, if it has one.
-    """
-    kernels_of: dict[int, list[Json]] = defaultdict(list)
-    launched_in = events.around_launches(events.kernels, events.annotations)
-    for kernel in events.kernels:
-        if annotations := launched_in.get(id(kernel)):
-            kernels_of[id(annotations[-1])].append(kernel)
-    kernels_of = {number: _named(own) for number, own in kernels_of.items()}
-    around = _around(_places(events.annotations), events.all_operators)
-    for event in events.annotations:
-        maker = made_by.get(id(event))
-        operator = maker or next(reversed(around.get(id(event), ())), None)
-        sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
-        elements_in = elements_out = sum(sizes) if sizes else None
-        if operator is not None and _OUTPUT_FIRST.match(operator["name"]):
-            operation = operation_of(operator["name"])
-            operator_sizes = _sizes(operator["args"].get("Input Dims"))
-            if len(operator_sizes) >= 2:
-                elements_out, elements_in = operator_sizes[0], operator_sizes[1]
-        dtype = dtype_of((event["args"].get("Input type") or [None])[0])
-        call = call_in(only_group, operation, dtype, elements_in, elements_out)
-        if not only_group and operation in {"all_gather", "reduce_scatter"} and elements_in and elements_out:
-            call = replace(call, group_size=max(elements_in, elements_out) // min(elements_in, elements_out))
-        run = _span(event) if event["name"].startswith("gloo:") else _run(kernels_of.get(id(event), ()))
-        timed.append(((maker or event)["ts"], _ran(call, run)))
-    return {id(kernel) for own in kernels_of.values() for kernel in own}
+def _annotated(events: Events, made_by: dict[_Event, _Event], only_group: tuple[int, ...] | None) -> list[Timed]:
+    """Return the calls with annotations. made_by: gloo's annotation → its operator. only_group: of the job, if any."""
+    kernels_of: dict[_Event, list[_Event]] = defaultdict(list)
+    for kernel, annotations in _around(events["kernel"], events["annotation"]).items():
+        if annotations:
+            kernels_of[annotations[-1]].append(kernel)
+    around = _claimed_around(events["annotation"], events)
+    timed = []
+    for event in events["annotation"]:
+        maker = made_by.get(event)
+        operator = maker or next(reversed(around.get(event, ())), None)
+        operation, (into, out) = event.operation, event.elements
+        if maker is not None:
+            maker.claimed = True
+        if operator is not None and _OUTPUT_FIRST.match(operator.name):
+            operation = operator.operation
+            into, out = operator.elements if len(operator.sizes) > 1 else (into, out)
+        call = call_in(only_group, operation, event.dtype, into, out)
+        if not only_group and operation in {"all_gather", "reduce_scatter"} and into and out:
+            call = replace(call, group_size=max(into, out) // min(into, out))
+        run = _claim(_named(kernels_of[event]))
+        timed.append(((maker or event).span[0], _ran(call, event.span if event.name.startswith("gloo:") else run)))
+    return timed
 
 
-def _operators_of_gloo(events: _Events) -> dict[int, Json]:
+def _operators_of_gloo(events: Events) -> dict[_Event, _Event]:
     """Return gloo's annotation → the dispatcher operator that made the call, on another thread and earlier.
 
     gloo runs calls in order, so annotations and operators of one operation and size are paired in order. Annotations
     of gloo do not distinguish calls into one tensor from calls into a list. The tensor of a barrier is no data.
     """
 
-    def kind(name: str, sizes: list[int]) -> tuple[str, int]:
-        operation = operation_of(name).removesuffix("_list")
-        return operation, 0 if operation in WITHOUT_DATA else sum(sizes)
+    def kind(event: _Event) -> tuple[str, int]:
+        operation = event.operation.removesuffix("_list")
+        return operation, 0 if operation in WITHOUT_DATA else event.elements[0] or 0
 
-    waiting: dict[tuple[str, int], deque[Json]] = defaultdict(deque)
-    for operator in sorted(events.all_operators, key=lambda event: float(event["ts"])):
-        sizes = _sizes(operator["args"].get("Input Dims"))
-        if _OUTPUT_FIRST.match(operator["name"]):
-            sizes = sizes[1:2]
-        waiting[kind(operator["name"], sizes)].append(operator)
-    pairs: dict[int, Json] = {}
-    for event in sorted(events.annotations, key=lambda event: float(event["ts"])):
-        earlier = waiting.get(kind(event["name"], _sizes(event["args"].get("Input Dims"))))
-        if event["name"].startswith("gloo:") and earlier and earlier[0]["ts"] <= event["ts"]:
-            pairs[id(event)] = earlier.popleft()
+    waiting: dict[tuple[str, int], deque[_Event]] = defaultdict(deque)
+    for operator in sorted(events["operator"], key=lambda event: event.span[0]):
+        waiting[kind(operator)].append(operator)
+    pairs: dict[_Event, _Event] = {}
+    for event in sorted(events["annotation"], key=lambda event: event.span[0]):
+        earlier = waiting[kind(event)]
+        if event.name.startswith("gloo:") and earlier and earlier[0].span[0] <= event.span[0]:
+            pairs[event] = earlier.popleft()
     return pairs
-
-
-def _sizes(dims: object) -> list[int]:
-    """Return the elements of each tensor in "Input Dims"; entries that are not lists of numbers are not tensors."""
-    if isinstance(dims, list) and dims and isinstance(dims[0], list) and dims[0] and isinstance(dims[0][0], list):
-        dims = dims[0]  # operators nest the sizes of a list of tensors one level deeper
-    return [
-        math.prod(dim)
-        for dim in (dims if isinstance(dims, list) else [])
-        if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
-    ]

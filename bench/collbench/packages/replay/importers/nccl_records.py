@@ -18,9 +18,9 @@ from collbench.model.records import Json
 from collbench.model.units import US
 from collbench.packages.replay.importers.recordings import (
     DEFAULT_GROUP,
-    LongObject,
     call_in,
     dtype_of,
+    entries_in,
     entries_of,
     member,
     numbers,
@@ -44,11 +44,11 @@ NO_CALL = {"dump_stats", "proxy_trace"}
 
 def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of one rank, oldest first."""
-    source = LongObject(name, text, "entries")
-    entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
+    rest: Json = {}
+    entries = sorted(entries_in(name, text, "entries", rest), key=lambda entry: entry.get("record_id", 0))
     groups = {
         str(key): numbers(described.get("ranks")) or None
-        for key, described in (source.rest.get("pg_config") or {}).items()
+        for key, described in (rest.get("pg_config") or {}).items()
         if isinstance(described, dict)
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
@@ -120,9 +120,8 @@ LINES_WITHOUT_CALL = Kind("lines-without-call", "{count} × lines without a call
 
 def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[RankRecording]:
     """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
-    calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
-    # Process → (ranks of a communicator, its name) → the process's rank within it.
-    places: dict[_Process, dict[tuple[int, str], int | None]] = defaultdict(dict)
+    # Process → its calls, and its rank within the communicator of each.
+    calls_of: dict[_Process, list[tuple[RecordedCall, int | None]]] = defaultdict(list)
     # Process → its communicator → number of calls that the inspector dropped.
     dropped: dict[_Process, dict[str, int]] = defaultdict(dict)
     header: Json = {}
@@ -161,13 +160,12 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> list[Rank
             sequence=whole(call.get("sn")),
             by_host=not str(call.get("timing_source") or "_gpu").endswith("_gpu"),
         )
-        calls_of[process].append(recorded)
-        places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
+        calls_of[process].append((recorded, whole(header.get("rank"))))
     ranks = []
-    for process, calls in calls_of.items():
+    for process, made in calls_of.items():
         # The largest communicator is assumed to contain all ranks.
-        rank = places[process][max(places[process])]
-        calls.sort(key=lambda call: call.sequence or 0)
+        _, rank = max(made, key=lambda entry: (entry[0].group_size or 0, entry[0].communicator or ""))
+        calls = sorted((recorded for recorded, _ in made), key=lambda recorded: recorded.sequence or 0)
         host, pid = process
         # Calls that are too small for the inspector have numbers, too, but are not counted as dropped: 0 is no proof.
         lost = sum(dropped[process].values()) or None

@@ -2,7 +2,7 @@
 
 In: a path. Out: (name, text) of each file (plain, .gz, or one per rank in a .tar.gz), and the entries of a long JSON
 list, one at a time. A file of 300 MB as one tree of Python objects would take some 3 GB; entry by entry, it takes
-little more than its text. Raises ForeignError, a one-line message, for a file that cannot be read.
+little more than its bytes. Raises ForeignError, a one-line message, for a file that cannot be read.
 
 Limits are checked before the work that they limit: unpacked bytes while reading, the size of a group before its ranks
 are listed. All memory that is taken is under the limit of `collbench.machine.memory`.
@@ -18,7 +18,7 @@ import tarfile
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath
-from typing import IO, Any, Never, Self
+from typing import IO, Any, Never
 
 from collbench.catalog import dtypes
 from collbench.model.errors import ForeignError, json_words
@@ -55,100 +55,70 @@ _NO_JSON_VALUE = re.compile(r"([:\[,]\s*)-?(?:inf|nan)(?=\s*[,}\]])")
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
-class _Unpacked(io.RawIOBase):
-    """The bytes of a file, unpacked if necessary. Raises ForeignError if there are too many."""
-
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        # The last BLOCK bytes that were read are `last`.
-        self._name, self._left, self.last = name, MOST_BYTES, b""
-        start = file.read(6)
-        file.seek(0)
-        if start.startswith(OTHERS_PACKED):
-            raise ForeignError(f"{name}: {ONLY_GZIP}")
-        # True if gzip packed the file.
-        self.packed = start.startswith(GZIP)
-        self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
-        self.last = (self.last + data)[-BLOCK:]
-        buffer[: len(data)] = data
-        return len(data)
-
-
 def texts(path: Path) -> Iterator[tuple[str, str | None]]:
     """Yield the name and text of a file, or of each file in a tar, in order; None if a file in a tar has no text."""
     try:
         with path.open("rb") as file:
-            unpacked = _Unpacked(str(path), file)
-            buffered: Any = io.BufferedReader(unpacked, CHUNK)
-            if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
-                if not unpacked.packed:
-                    raise ForeignError(f"{path}: {ONLY_GZIP}")
-                yield from _in_tar(path, unpacked, buffered)
-            else:
-                yield path.name, _text(path.name, buffered)
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ForeignError(f"{path}: {reason.lower()}") from None
+            packed, data = _unpacked(str(path), file)
+        if not _begins_a_tar(data):
+            yield path.name, _text(path.name, data)
+        elif packed:
+            yield from _in_tar(path, data)
+        else:
+            raise ForeignError(f"{path}: {ONLY_GZIP}")
+    except (OSError, tarfile.TarError) as error:
+        raise ForeignError(f"{path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
         raise ForeignError(f"{path}: damaged: {str(error)[:120]}") from None
 
 
-def _begins_a_tar(block: bytes) -> bool:
+def _unpacked(name: str, file: IO[bytes]) -> tuple[bool, bytes]:
+    """Return whether gzip packed a file, and its bytes, unpacked."""
+    start, data = file.read(6), io.BytesIO()
+    file.seek(0)
+    if start.startswith(OTHERS_PACKED):
+        raise ForeignError(f"{name}: {ONLY_GZIP}")
+    packed = start.startswith(GZIP)
+    source: Any = gzip.GzipFile(fileobj=file) if packed else file
     try:
-        return bool(tarfile.TarInfo.frombuf(block, "utf-8", "replace"))
+        while chunk := source.read(CHUNK):
+            data.write(chunk)
+            if data.tell() > MOST_BYTES:
+                raise ForeignError(f"{name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
+    except (OSError, EOFError, zlib.error) as error:
+        raise ForeignError(f"{name}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
+    return packed, data.getvalue()
+
+
+def _begins_a_tar(data: bytes) -> bool:
+    try:
+        return bool(tarfile.TarInfo.frombuf(data[:BLOCK], "utf-8", "replace"))
     except tarfile.HeaderError:
         return False
 
 
-class _Header(tarfile.TarInfo):
-    """A header of a tar. A header that claims too many bytes is refused at once: skipping them would take minutes."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        info = super().frombuf(buf, encoding, errors)
-        if info.size > MOST_BYTES:
-            raise ValueError(f"a part of it claims to have {format_bytes(info.size)}")
-        return info
-
-
-def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str | None]]:
+def _in_tar(path: Path, data: bytes) -> Iterator[tuple[str, str | None]]:
     """Yield the files in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
-    with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
+    with tarfile.TarFile(fileobj=io.BytesIO(data)) as archive:
         for member in archive:
             # A sparse file claims a size that it does not have; macOS adds a hidden `._NAME` for each file.
             plain = member.isreg() and not member.issparse() and not PurePath(member.name).name.startswith(".")
             if plain and (content := archive.extractfile(member)) is not None:
+                name = f"{path.name}:{member.name}"
                 try:
-                    text = _text(f"{path.name}:{member.name}", content)
+                    yield member.name, _text(name, _unpacked(name, content)[1])
                 except ForeignError:
                     if ".json" in member.name:
                         raise
-                    text = None
-                yield member.name, text
-        rest: Any = archive.fileobj
-        while data := rest.read(CHUNK):
-            if data.strip(b"\0"):
-                raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
-    if unpacked.last.strip(b"\0"):
+                    yield member.name, None
+    if data[-BLOCK:].strip(b"\0"):
         raise ForeignError(f"{path}: the file is incomplete: it was cut off")
+    if data[archive.offset :].strip(b"\0"):
+        raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
 
 
-def _text(name: str, file: IO[bytes]) -> str:
-    """Return the text of a file, which gzip may have packed in an archive; a pickle is converted to JSON."""
-    data = file.read()
-    if data.startswith(GZIP):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ForeignError(f"{name}: {str(error).lower()}") from None
+def _text(name: str, data: bytes) -> str:
+    """Return the text of a file; a pickle is converted to JSON."""
     if data[:1] == PICKLE:
         return _unpickled(name, data)
     try:
@@ -183,35 +153,30 @@ def _unpickled(name: str, data: bytes) -> str:
         raise ForeignError(f"{name}: a pickle that cannot be read: {reason[:120]}") from None
 
 
-class LongObject:
-    """A JSON object with one long list, whose entries are read one at a time; then `rest` is the remaining object."""
+def entries_in(name: str, text: str, key: str, rest: Json) -> Iterator[Json]:
+    """Yield the objects in the list `key` of a JSON object one at a time, and at the end add the other keys to `rest`.
 
-    def __init__(self, name: str, text: str, key: str) -> None:
-        self.rest: Json = {}
-        self._name, self._text = name, text
-        place = text.find(f'"{key}"')
-        self._at = text.find("[", place) if place >= 0 else -1
-
-    def entries(self) -> Iterator[Json]:
-        """Yield the entries that are objects. Raises ForeignError if the text is not a complete JSON object."""
-        name, text, end = self._name, self._text, 0
-        if self._at >= 0:
-            text, end = yield from _decoded(name, text, self._at + 1)
-            if end >= len(text):
-                raise ForeignError(f"{name}: the file is incomplete: it was cut off")
-        try:
-            rest = json.loads(text[: self._at] + "[" + text[end:] if end else text)
-        except (ValueError, RecursionError) as error:
-            raise _incomplete(name, error) from None
-        if not isinstance(rest, dict):
-            raise ForeignError(f"{name}: not a JSON object")
-        self.rest = rest
+    Raises ForeignError if the text is not a complete JSON object.
+    """
+    place, end = text.find(f'"{key}"'), 0
+    begin = text.find("[", place) if place >= 0 else -1
+    if begin >= 0:
+        text, end = yield from _decoded(name, text, begin + 1)
+        if end >= len(text):
+            raise ForeignError(f"{name}: the file is incomplete: it was cut off")
+    try:
+        whole_object = json.loads(text[:begin] + "[" + text[end:] if end else text)
+    except (ValueError, RecursionError) as error:
+        raise _incomplete(name, error) from None
+    if not isinstance(whole_object, dict):
+        raise ForeignError(f"{name}: not a JSON object")
+    rest |= whole_object
 
 
 def entries_of(name: str, text: str) -> Iterator[Json]:
     """Yield the entries of a text that is one list, or has one object per line."""
     if text.lstrip()[:1] == "[":
-        yield from LongObject(name, f'{{"list": {text}}}', "list").entries()
+        yield from entries_in(name, f'{{"list": {text}}}', "list", {})
         return
     text, end = yield from _decoded(name, text, 0)
     if end < len(text):
@@ -289,8 +254,6 @@ DTYPES = {
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 # torch's name of its first group, which has all ranks.
 DEFAULT_GROUP = "0"
-# Operations without data: a size or dtype is never missing.
-WITHOUT_DATA = {"barrier"}
 _PREFIX = re.compile(r"^(gloo|c10d|mpi|ucc|[a-z]*ccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 

@@ -98,14 +98,18 @@ def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
     return estimates.difference, np.sqrt(part.variance / part.count), part.freedom
 
 
+def _pairs(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """Return each cell with the cell of the next larger size, with the same operation and ranks."""
+    pairs = pairwise(sorted(cells))
+    return [(cell, larger) for cell, larger in pairs if (cell.op, cell.ranks) == (larger.op, larger.ranks)]
+
+
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
     """Return, for each cell, the cells of the next smaller and next larger size, with the same operation and ranks."""
-    ordered = sorted(cells)
-    nearby: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
-    for cell, following in pairwise(ordered):
-        if (cell.op, cell.ranks) == (following.op, following.ranks):
-            nearby[cell].append(following)
-            nearby[following].append(cell)
+    nearby: dict[Cell, list[Cell]] = {cell: [] for cell in sorted(cells)}
+    for cell, larger in _pairs(nearby):
+        nearby[cell].append(larger)
+        nearby[larger].append(cell)
     return nearby
 
 
@@ -222,10 +226,8 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
     If the lines do not cross, the faster choice applies up to the other size; next to the default, up to its own.
     """
     crossings = []
-    for cell, following in pairwise(sorted(table)):
+    for cell, following in _changes(table):
         below, above = table[cell], table[following]
-        if (cell.op, cell.ranks) != (following.op, following.ranks) or below == above:
-            continue
         ends = [_seconds_apart(times, each, below, above) for each in (cell, following)]
         low, high = float(cell.size), float(following.size)
         kept = high if below == DEFAULT else low
@@ -240,6 +242,11 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
         at = float(np.median(places))
         crossings.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
     return crossings
+
+
+def _changes(table: Picks) -> list[tuple[Cell, Cell]]:
+    """Return the neighbouring cells with different choices."""
+    return [(cell, larger) for cell, larger in _pairs(table) if table[cell] != table[larger]]
 
 
 def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
@@ -258,25 +265,19 @@ def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
 
     Two choices are divided at their crossover; a choice and the default at the interval limit nearer to the choice.
     """
-    at = {(place.op, place.ranks, place.below, place.above): place for place in places}
+    at = dict(zip(_changes(table), places, strict=True))
+    larger_of, smaller_of = dict(_pairs(table)), {larger: cell for cell, larger in _pairs(table)}
     rules: list[SizeRule] = []
-    nearby = neighbours(table)
-    for cell in sorted(table):
-        choice = table[cell]
+    for cell, choice in sorted(table.items()):
         if choice == DEFAULT:
             continue
-        low, high = cell.size, cell.size
-        before = next((other for other in nearby[cell] if other < cell), None)
-        after = next((other for other in nearby[cell] if other > cell), None)
-        if before is not None and table[before] != choice:
-            place = at[cell.op, cell.ranks, table[before], choice]
-            low = min(cell.size, int(place.at if table[before] != DEFAULT else place.high) + 1)
-        if after is not None and table[after] == choice:
-            high = after.size - 1
-        elif after is not None:
-            place = at[cell.op, cell.ranks, choice, table[after]]
-            edge = int(place.at if table[after] != DEFAULT else place.low)
-            high = min(max(cell.size, edge), after.size - 1)
+        low = high = cell.size
+        if (smaller := smaller_of.get(cell)) and (place := at.get((smaller, cell))):
+            low = min(cell.size, int(place.at if place.below != DEFAULT else place.high) + 1)
+        if larger := larger_of.get(cell):
+            place = at.get((cell, larger))
+            edge = larger.size if place is None else int(place.at if place.above != DEFAULT else place.low)
+            high = min(max(cell.size, edge), larger.size - 1)
         last = rules[-1] if rules else None
         if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
             rules[-1] = SizeRule(cell.op, cell.ranks, last.low, high, choice)

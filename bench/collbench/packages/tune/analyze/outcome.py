@@ -91,10 +91,9 @@ def tuned(
     why |= dict.fromkeys(ratios, Why.NO_GAIN)
     why |= {cell: dropped.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
     places = choosing.crossovers(times, final)
-    results = _results(final, picks, ratios, why)
     overall = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
-    outcome = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *overall)
-    return _with_failures(outcome, samples, assigned)
+    outcome = Tuned((), tuple(choosing.rules_of(final, places)), tuple(places), *overall)
+    return _with_results(outcome, samples, assigned, final, picks, ratios, why)
 
 
 RULE_NOT_READ = Kind("rule-not-read", "not honoured: {problem}")
@@ -111,31 +110,26 @@ def checked(
     why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
     why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
     notes = (*(RULE_NOT_READ(problem=problem) for problem in file.problems), *file.notes)
-    results = _results(table, table, ratios, why)
-    outcome = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
-    return _with_failures(outcome, samples, assigned)
+    outcome = Tuned((), file.rules, (), *choosing.whole(times, read, launches), notes=notes)
+    return _with_results(outcome, samples, assigned, table, table, ratios, why)
 
 
-def _results(
-    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, Why]
-) -> tuple[CellResult, ...]:
-    return tuple(
-        CellResult(
-            cell, table[cell], tried[cell], why[cell],
-            launch_interval(np.exp(ratios[cell])) if cell in ratios else None, len(ratios.get(cell, ())),
-        )
+def _with_results(
+    outcome: Tuned, samples: Sequence[Samples], assigned: Assigned, table: Picks, tried: Picks,
+    ratios: Mapping[Cell, Floats], why: Mapping[Cell, Why],
+) -> Tuned:  # fmt: skip
+    """Add the results, the number of launches, and texts on choices that failed with the sizes at which they did."""
+    intervals = {cell: launch_interval(np.exp(logs)) for cell, logs in ratios.items()}
+    results = tuple(
+        CellResult(cell, table[cell], tried[cell], why[cell], intervals.get(cell), len(ratios.get(cell, ())))
         for cell in sorted(table)
-    )  # fmt: skip
-
-
-def _with_failures(outcome: Tuned, samples: Sequence[Samples], assigned: Assigned) -> Tuned:
-    """Add the number of launches, and texts on the choices that failed with the sizes at which they failed."""
+    )
     launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
     sizes: dict[str, list[str]] = {}
     for (cell, choice), text in sorted(_failed(samples, assigned).items()):
         sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
     wrong = tuple(f"{words} ({', '.join(failed_sizes)})" for words, failed_sizes in sizes.items())
-    return replace(outcome, launches=len(launches), wrong=wrong)
+    return replace(outcome, results=results, launches=len(launches), wrong=wrong)
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
