@@ -225,7 +225,11 @@ class _GatheredMean(synchronisers.Synchroniser):
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                parameter.grad.copy_(torch.stack(self._real.all_gather(parameter.grad)).mean(dim=0))
+                own = parameter.grad.contiguous()
+                gathered = [own.clone() for _ in range(self._real.world_size)]
+                for rank, gradient in enumerate(gathered):
+                    self._real.broadcast(gradient, rank)
+                parameter.grad.copy_(torch.stack(gathered).mean(dim=0))
 
 
 def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:

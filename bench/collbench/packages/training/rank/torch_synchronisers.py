@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from collbench.model.units import MIB
 from collbench.packages.training.catalog.strategies import DDP_FLAGS, NO_OPERATION, hooks_of, kind
 from collbench.packages.training.rank.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
-from collbench.packages.training.rank.transport import EmulatedLink, Transport
+from collbench.packages.training.rank.transport import EmulatedLink, ProcessGroupTransport
 from collbench.rank import torch_names
 from collbench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 
@@ -62,7 +62,9 @@ class Ddp(Synchroniser):
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 
-def _over_transport(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _over_transport(
+    transport: ProcessGroupTransport | EmulatedLink, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     return transport.future(bucket.buffer())
 
 
