@@ -23,7 +23,6 @@ from collbench.packages.training.planning.buckets import (
     BucketPlan,
     ReadyTimes,
     bucket_bytes,
-    sent_bytes,
     torch_default,
     uniform,
     useful_caps,
@@ -65,8 +64,7 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     that is nowhere above the curve, they take at least k·α + β·B ≥ α + β·B seconds on a link that carries one bucket
     at a time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
     """
-    ready, sent = np.array(ready_times.ready_s), sent_bytes(ready_times)
-    unsent = sent[-1] - sent[:-1]
+    ready, unsent = np.array(ready_times.ready_s), np.cumsum(ready_times.nbytes[::-1])[::-1]
     return max(float(np.max(ready + alpha + beta * unsent)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
 
 

@@ -153,6 +153,17 @@ def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> Abst
     return watch.packing if over else nullcontext()
 
 
+def _average(tensors: Sequence[torch.Tensor], transport: Transport, packing: AbstractContextManager[None]) -> None:
+    """Average tensors over ranks in one call."""
+    with packing:
+        flat = FLATTEN(tensors)
+    transport.all_reduce(flat).wait()
+    with packing:
+        flat.div_(transport.world_size)
+        for tensor, mean in zip(tensors, UNFLATTEN(flat, tensors), strict=True):
+            tensor.copy_(mean)
+
+
 class AfterBackward(Synchroniser):
     """The strategies naive, naive_async and flat: all calls are made after backward."""
 
@@ -186,14 +197,7 @@ class AfterBackward(Synchroniser):
                 gradient.div_(self._transport.world_size)
 
     def flat(self) -> None:
-        gradients = self._gradients()
-        with self._watch.packing:
-            flat = FLATTEN(gradients)
-        self._transport.all_reduce(flat).wait()
-        with self._watch.packing:
-            flat.div_(self._transport.world_size)
-            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):
-                gradient.copy_(mean)
+        _average(self._gradients(), self._transport, self._watch.packing)
 
 
 class LocalSgd(Synchroniser):
@@ -209,14 +213,8 @@ class LocalSgd(Synchroniser):
 
     def updated(self) -> None:
         self._steps += 1
-        if self._steps % self._every:
-            return
-        with torch.no_grad():
-            flat = FLATTEN([p.data for p in self._parameters])
-            self._transport.all_reduce(flat).wait()
-            flat.div_(self._transport.world_size)
-            for parameter, mean in zip(self._parameters, UNFLATTEN(flat, self._parameters), strict=True):
-                parameter.copy_(mean)
+        if not self._steps % self._every:
+            _average([parameter.data for parameter in self._parameters], self._transport, nullcontext())
 
 
 class DuringBackward(Synchroniser):

@@ -68,17 +68,11 @@ def _over_transport(
     return transport.future(bucket.buffer())
 
 
-def _noop(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
-
-
 def _register(ddp: DistributedDataParallel, hook: str) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
     if hook == NO_OPERATION:
-        ddp.register_comm_hook(None, _noop)
+        ddp.register_comm_hook(None, debugging_hooks.noop_hook)
     elif hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
