@@ -175,5 +175,5 @@ def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
     """Return the `bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
     plan = uniform(ready_times, cap)
     # torch takes int(mib * 2**20). 2^-20 has 20 decimals, so with 20 decimals the cap is exact.
-    rounded = (cap * 10**decimals // MIB / 10**decimals for decimals in range(21))
+    rounded = (cap * scale // MIB / scale for scale in (int(10**decimals) for decimals in range(21)))
     return next(mib for mib in rounded if mib and uniform(ready_times, int(mib * MIB)) == plan)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -117,29 +118,27 @@ def train(
     # A loss summed over B examples has gradients B times as large as the mean loss.
     scale = float(ranks) ** setup.lr_power / (BATCH if setup.loss == "sum" else 1)
     optimizer = build(module.parameters(), lr=rate * scale, **more)
-    every = [tensor.to(device, kind) for tensor in _examples(SHARE * ranks + 1 if setup.odd else EXAMPLES)]
-
-    def each_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (model(inputs) - targets).square().mean(dim=1)
+    examples = _examples(SHARE * ranks + 1 if setup.odd else EXAMPLES)
+    inputs, targets = (tensor.to(device, kind) for tensor in examples)
 
     def mean_loss() -> float:
         """Return the loss over all examples; it changes neither gradients nor the statistics of BatchNorm."""
         module.eval()
         with torch.no_grad():
-            mean = float(each_loss(module, *every).mean())
+            mean = float(functional.mse_loss(module(inputs), targets))
         module.train()
         return mean
 
     losses, batch = [mean_loss()], 0
-    for step, numbers in enumerate(islice(_batches(setup, ranks, rank, len(every[0])), steps), start=1):
+    for step, numbers in enumerate(islice(_batches(setup, ranks, rank, len(inputs)), steps), start=1):
         optimizer.zero_grad()
         parts = numbers.chunk(setup.accumulate)
         for number, part in enumerate(parts, start=1):
             waits = model is not module and setup.micro != "synchronised" and number < len(parts)
             with model.no_sync() if waits else nullcontext():
-                each = each_loss(model, *(tensor[part] for tensor in every))
-                loss = each.sum() if setup.loss == "sum" else each.mean()
-                (loss if setup.micro == "undivided" else loss / len(parts)).backward()
+                loss = functional.mse_loss(model(inputs[part]), targets[part])
+                weight = len(part) if setup.loss == "sum" else 1
+                (loss * weight / (1 if setup.micro == "undivided" else len(parts))).backward()
         if setup.gradients == "sum" and rank is not None:
             for parameter in module.parameters():
                 parameter.grad *= ranks

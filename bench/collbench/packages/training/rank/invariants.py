@@ -50,7 +50,6 @@ class CheckContext:
     # Label of a strategy → the calls that it sends, and the hash of the parameters that I2 trained.
     finals: dict[str, tuple[Sent | None, str]] = field(default_factory=dict)
     twin_order: list[int] = field(default_factory=list)
-    twin_sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def digest(parameters: Sequence[torch.Tensor]) -> str:
@@ -174,10 +173,8 @@ def _train(
     if not context.twin_order:
         context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)
     if kind(strategy).in_buckets:
-        if twin.case.dtype not in context.twin_sizes:
-            module = models.build(twin, context.place.device, context.seed).module
-            context.twin_sizes[twin.case.dtype] = [p.nbytes for p in synchronisers.trained(module)]
-        sizes = context.twin_sizes[twin.case.dtype]
+        module = models.build(twin, context.place.device, context.seed).module
+        sizes = [parameter.nbytes for parameter in synchronisers.trained(module)]
         strategy = in_as_many(strategy, buckets, [sizes[number] for number in context.twin_order])
     runner = _built(context, strategy, twin)
     trained, fell = _trained(context, runner)

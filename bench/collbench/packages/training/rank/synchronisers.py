@@ -8,6 +8,7 @@ backward while a call is in flight costs nothing and is not stamped: the step wa
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -247,7 +248,7 @@ class DuringBackward(Synchroniser):
         }
         self._active = False
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            parameter.register_post_accumulate_grad_hook(partial(self._ready, number))
             for number, parameter in enumerate(self._parameters)
         ]
 
@@ -261,12 +262,9 @@ class DuringBackward(Synchroniser):
         self._handles: list[Handle] = []
         return nullcontext()
 
-    def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
-        def ready(_: torch.Tensor) -> None:
-            if self._active:
-                self._pack(number)
-
-        return ready
+    def _ready(self, number: int, _: torch.Tensor) -> None:
+        if self._active:
+            self._pack(number)
 
     def _pack(self, number: int) -> None:
         """Copy a gradient into its bucket; then launch the complete buckets, up to the first that is not complete."""
