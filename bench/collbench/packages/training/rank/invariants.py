@@ -23,7 +23,7 @@ from collbench.packages.training.planning.buckets import expected_calls, in_as_m
 from collbench.packages.training.rank import models, synchronisers
 from collbench.packages.training.rank import runner as runners
 from collbench.packages.training.rank.runner import Gather, Runner
-from collbench.packages.training.rank.transport import RankInfo, RealTransport
+from collbench.packages.training.rank.transport import RankInfo
 from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, label, options_of
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
@@ -215,9 +215,9 @@ def _difference(context: CheckContext, trained: torch.Tensor, want: torch.Tensor
 class _GatheredMean(synchronisers.Synchroniser):
     """Sets each gradient to the mean over ranks, which every rank gathers and sums in the same order."""
 
-    def __init__(self, module: nn.Module, real: RealTransport) -> None:
+    def __init__(self, module: nn.Module, place: RankInfo) -> None:
         super().__init__(module)
-        self._real = real
+        self._real = place.real
 
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
@@ -237,7 +237,7 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
     key = f"{twin.case.dtype}/{strategy.accumulate}"
     if key not in context.references:
         runner = _built(context, Strategy(REFERENCE, accumulate=strategy.accumulate), twin)
-        runner.sync = _GatheredMean(runner.sync.module, context.place.real)
+        runner.sync = _GatheredMean(runner.sync.module, context.place)
         context.references[key] = _trained(context, runner)
     return context.references[key]
 

@@ -73,14 +73,6 @@ class Transport(ABC):
         return sent
 
 
-class RealTransport(Transport):
-    """A transport that moves data, over which ranks also agree on weights."""
-
-    @abstractmethod
-    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
-        """Copy the values of one rank to all ranks."""
-
-
 @dataclass(slots=True)
 class RankInfo:
     """A rank's place in the process group: its rank, the number of ranks, its device, and its real transport."""
@@ -88,7 +80,7 @@ class RankInfo:
     rank: int
     world_size: int
     device: torch.device
-    real: RealTransport
+    real: "ProcessGroupTransport | MpiTransport"
 
     @classmethod
     def of_group(cls, group: Group) -> "RankInfo":
@@ -98,7 +90,7 @@ class RankInfo:
         return cls(group.rank, size, group.device.handle, real)
 
 
-class ProcessGroupTransport(RealTransport):
+class ProcessGroupTransport(Transport):
     """A transport over torch's process group."""
 
     # Zeros that are sent in place of tensors without memory.
@@ -125,10 +117,11 @@ class ProcessGroupTransport(RealTransport):
         return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Copy the values of one rank to all ranks."""
         dist.broadcast(tensor, source)
 
 
-class MpiTransport(RealTransport):
+class MpiTransport(Transport):
     """A transport over MPI's world, for tensors in the memory of the host."""
 
     def __init__(self, world_size: int, world: Any) -> None:
@@ -141,6 +134,7 @@ class MpiTransport(RealTransport):
         return _Requested(self._world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Copy the values of one rank to all ranks."""
         self._world.Bcast(buffer_of(tensor), source)
 
 
