@@ -104,10 +104,9 @@ def advise(
     share = _parsed("--uncertainty", units.parse_share, uncertainty)
     if not share:
         raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
-    shape, measurable, own = (
+    shape, measurable, known = (
         _of_preset(str(model), backward, dtype) if recorded is None else _of_run(recorded, scenario)
     )
-    known = own
     if link is not None:
         known = _link(link, dtype, world_size)
         measurable = known.under(measurable)
@@ -143,7 +142,7 @@ def _parsed(option: str, parse: Callable[[str], float], text: str) -> float:
         raise ConfigError(f"{option}: {error}") from None
 
 
-def _of_preset(model: str, backward: str | None, dtype: str) -> tuple[Shape, Scenario, None]:
+def _of_preset(model: str, backward: str | None, dtype: str) -> tuple[Shape, Scenario, LinkModel | None]:
     """Return the gradients of a preset, with estimated ready times, and a scenario in which they can be measured."""
     try:
         known_model(model)

@@ -222,8 +222,8 @@ class _GatheredMean(synchronisers.Synchroniser):
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                own = parameter.grad.contiguous()
-                gathered = [own.clone() for _ in range(self._real.world_size)]
+                # Each is overwritten by the gradient of one rank.
+                gathered = [parameter.grad.contiguous().clone() for _ in range(self._real.world_size)]
                 for rank, gradient in enumerate(gathered):
                     self._real.broadcast(gradient, rank)
                 parameter.grad.copy_(torch.stack(gathered).mean(dim=0))

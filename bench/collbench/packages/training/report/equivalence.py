@@ -126,13 +126,13 @@ def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
     the last round; with drop_last, that round is left out. batch: examples per rank and step.
     """
     share = examples // ranks if drop_last else -(-examples // ranks)
-    given = [number % examples for number in range(share * ranks)]
+    order = [number % examples for number in range(share * ranks)]
     columns: list[Column[int]] = [Column("step", lambda first: str(first // batch + 1))]
     columns += keyed(
-        ((f"rank {rank}", given[rank::ranks]) for rank in range(ranks)),
-        lambda first, own: _named(own[first : first + batch]),
+        ((f"rank {rank}", order[rank::ranks]) for rank in range(ranks)),
+        lambda first, numbers: _named(numbers[first : first + batch]),
     )
-    twice, never = _named(given[examples:]), _named(range(len(given), examples))
+    twice, never = _named(order[examples:]), _named(range(len(order), examples))
     remark = f"read twice: {twice}" if twice else f"not read: {never}" if never else "each is read once"
     closing = f"An epoch of {examples} examples, x1 to x{examples}, not shuffled; {remark}."
     return [*table(range(0, share, batch), columns), closing]
