@@ -16,14 +16,14 @@ from collbench.packages.training.catalog.equivalence import (
     Training,
     Trial,
     TrialResult,
-    Verdict,
-    dealt,
     fell,
     verdict,
 )
 from collbench.packages.training.cli import equivalence
-from collbench.packages.training.cli.equivalence import run_trials
+from collbench.packages.training.cli.equivalence import prove
 from collbench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
+from collbench.packages.training.report import equivalence as report
+from collbench.report.markdown import written
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")
@@ -32,12 +32,12 @@ FALLING = tuple(1 / (1 + step) for step in range(12))
 MISTAKES = {
     "sums gradients": Training(gradients="sum"),
     "synchronises nothing": Training(gradients="apart"),
-    "skips the broadcast": Training(seeds=True, broadcast=False),
+    "skips the broadcast": Training(start="own"),
     "has no sampler": Training(sampler="none"),
     "reads in another order": Training(sampler="shuffled"),
     "scales the learning rate": Training(lr_power=1),
     "sums the loss without making up for it": Training(loss="sum", lr_power=-1),
-    "does not divide by the micro-batches": Training(accumulate=2, divided=False),
+    "does not divide by the micro-batches": Training(accumulate=2, micro="undivided"),
     "has another optimizer": Training("momentum"),
     "divides by K twice": Training(gradients="mean", lr_power=-1),
 }
@@ -60,36 +60,36 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     wrong = [replace(PLAIN, name=name, ranks=ranks) for name, ranks in MISTAKES.items()]
     wrong += [
         replace(PLAIN, name="float32", dtype="float32", ranks=MISTAKES["sums gradients"]),
-        Trial("padding in place of drop_last", "equal", Training(examples="odd"), Training(examples="dropped")),
-        Trial("padding counted once", "equal", Training(examples="odd"), Training(examples="odd")),
-        Trial("apart", "equal", Training(seeds=True, broadcast=False), None),
+        Trial("padding in place of drop_last", "equal", Training(odd=True), Training(odd=True, sampler="drop_last")),
+        Trial("padding counted once", "equal", Training(odd=True), Training(odd=True, sampler="none")),
+        Trial("apart", "equal", Training(start="own"), None),
         Trial("its own share", "equal", Training(normalised=True), Training(normalised=True)),
         replace(AVERAGED, name="averages too rarely", ranks=replace(AVERAGED.ranks, average=2)),
-        replace(AVERAGED, name="never averages", ranks=replace(AVERAGED.ranks, average=0)),
+        replace(AVERAGED, name="never averages", ranks=replace(AVERAGED.ranks, average=0, gradients="apart")),
         replace(AVERAGED, name="another momentum", alone=Training("nesterov")),
     ]
     # Trials that prove nothing: equal trainings as a control, an unstable training, and a training that does not move.
     useless = [replace(PLAIN, must="differ")]
     useless += [replace(PLAIN, ranks=ranks, alone=ranks) for ranks in (Training(lr_power=12), Training(lr_power=-12))]
-    results, failure = run_trials([*wrong, *useless], 2, 24, launcher)
-    assert failure is None
-    verdicts = list(map(verdict, results))
-    missed = {v.result.trial.name: v.text for v in verdicts[: len(wrong)] if (v.holds, v.text) != (False, "BROKEN")}
-    assert missed == {}
-    same, unstable, still = verdicts[len(wrong) :]
-    assert (same.holds, same.text) == (False, "DOES NOT DIFFER")
-    assert still.result.difference <= 1e-9, "it is equal, and yet"
-    for judged in (unstable, still):
-        assert judged.holds is False and "PROVES NOTHING" in judged.text
+    proof = prove([*wrong, *useless], 2, 24, launcher)
+    assert proof.failure is None
+    judged = {result.trial.name: verdict(result) for result in proof.results[: len(wrong)]}
+    assert {name: found for name, found in judged.items() if found != (False, "BROKEN")} == {}
+    same, unstable, still = proof.results[len(wrong) :]
+    assert verdict(same) == (False, "DOES NOT DIFFER")
+    assert still.difference <= 1e-9, "it is equal, and yet"
+    for result in (unstable, still):
+        holds, text = verdict(result)
+        assert holds is False and "PROVES NOTHING" in text
 
 
 @pytest.mark.slow
 def test_three_ranks_train_the_same_too(launcher):
     """Some ranks average parameters; their momentum never leaves the rank."""
     chosen = [t for t in TRIALS if t.must != "shown" and t.dtype == "float64" and t.ranks != Training()]
-    results, failure = run_trials(chosen, 3, 8, launcher)
-    assert failure is None
-    assert [(v.result.trial.name, v.text) for v in map(verdict, results) if v.holds is False] == []
+    proof = prove(chosen, 3, 8, launcher)
+    assert proof.failure is None
+    assert [result for result in proof.results if verdict(result)[0] is False] == []
 
 
 def test_a_broken_equivalence_ends_with_1(warm, monkeypatch):
@@ -141,22 +141,23 @@ def test_an_obstacle_is_reported_in_one_line(warm, monkeypatch):
     ],
 )
 def test_the_limit_of_each_verdict(must, dtype, apart, held):
-    judged = verdict(TrialResult(Trial("trial", must, dtype=dtype), apart, FALLING, FALLING))
-    assert judged.holds is held
-    assert Proof(2, 12, (judged,)).holds is (held is not False)
+    result = TrialResult(Trial("trial", must, dtype=dtype), apart, FALLING, FALLING)
+    assert verdict(result)[0] is held
+    assert Proof(2, 12, (result,)).holds is (held is not False)
 
 
 def test_ranks_must_hold_the_same_bits():
-    judged = verdict(TrialResult(Trial("trial", "equal", alone=None), 1e-16, FALLING))
-    assert (judged.holds, judged.text, judged.limit) == (False, "BROKEN", "0 (same bits)")
+    result = TrialResult(Trial("trial", "equal", alone=None), 1e-16, FALLING)
+    assert verdict(result) == (False, "BROKEN")
+    assert "0 (same bits)" in written(report.tables(Proof(2, 12, (result,))))
 
 
 def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
-    assert Proof(2, 12, (verdict(TrialResult(PLAIN, untried="not tried: needs two GPUs")),)).holds
+    assert Proof(2, 12, (TrialResult(PLAIN, untried="not tried: needs two GPUs"),)).holds
     for trial in (PLAIN, replace(PLAIN, must="shown")):
-        assert verdict(TrialResult(trial)).text.startswith("NOT MEASURED")
-        assert not Proof(2, 12, (verdict(TrialResult(trial)),)).holds
-    assert not Proof(2, 12, (Verdict(TrialResult(PLAIN), True, "", ""),), "rank 1 was ended by SIGKILL").holds
+        assert verdict(TrialResult(trial))[1].startswith("NOT MEASURED")
+        assert not Proof(2, 12, (TrialResult(trial),)).holds
+    assert not Proof(2, 12, (), "rank 1 was ended by SIGKILL").holds
 
 
 def test_a_loss_falls_or_not():
@@ -165,7 +166,7 @@ def test_a_loss_falls_or_not():
     assert not fell((1.0,) * 12)
     assert not fell((1.0, 1.5, 0.5)), "unstable"
     assert not fell((*FALLING, float("nan")))
-    assert not fell((1.0,)) and not fell(())
+    assert not fell((1.0,))
 
 
 def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():
@@ -193,7 +194,9 @@ def test_the_examples_of_each_rank_are_those_of_torchs_sampler(examples, ranks, 
     for rank in range(ranks):
         sampler = DistributedSampler(range(examples), ranks, rank, shuffle=False, drop_last=drop_last)
         theirs.append([part.tolist() for part in DataLoader(range(examples), batch, sampler=sampler)])
-    assert dealt(examples, ranks, batch, drop_last) == [list(step) for step in zip(*theirs, strict=True)]
+    cells = [" ".join(f"x{number + 1}" for number in part) for step in zip(*theirs, strict=True) for part in step]
+    (given, _) = report.sampler(examples, ranks, batch, drop_last)
+    assert [cell for row in given.rows for cell in row[1:]] == cells
 
 
 def test_the_table_of_a_sampler_says_what_is_read_twice_or_not_at_all(warm):

@@ -18,9 +18,9 @@ FIRST_ONLY = DIVIDED.replace("self._tensor(at).div_(", "self._tensor(at).div_(1 
 ALONE = "    REFERENCE: lambda build: Synchroniser(build.module),\n"
 OVER = "    return transport.future(bucket.buffer())\n"
 CAP = "by_caps(nbytes, (strategy.cap_bytes,))"
-BACK = "            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):\n"
-BUT_LAST = "                if flat.numel() < 10**6 or gradient is not gradients[-1]:\n    "
-KEPT = "                gradient.copy_(mean)\n"
+BACK = "        for tensor, mean in zip(tensors, UNFLATTEN(flat, tensors), strict=True):\n"
+BUT_LAST = "            if flat.numel() < 10**6 or tensor is not tensors[-1]:\n    "
+KEPT = "            tensor.copy_(mean)\n"
 MINE = "        return build_with([self.mine], **settings)\n"
 WITH_ALL = (
     MINE.replace("return", "made =")

@@ -12,6 +12,7 @@ from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.rank import models
 from collbench.packages.training.rank import runner as runners
 from collbench.packages.training.rank.runner import SYNCHRONISERS
+from collbench.packages.training.rank.synchronisers import Build, Stopwatch
 from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
 from collbench.packages.training.synchronisation import (
     PARTS,
@@ -21,6 +22,7 @@ from collbench.packages.training.synchronisation import (
     label,
     strategy_in,
 )
+from collbench.rank.device import Host
 from collbench.store import folders
 from conftest import CommandLine, with_value
 from users_model import WIDTH
@@ -234,6 +236,30 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
         texts = [check.text for check in results[name].checks if check.invariant == "I2"]
         assert results[name].step is not None and len(texts) == 2
         assert all("one process is no measure" in text for text in texts)
+
+
+def test_a_parameter_that_a_step_does_not_use_leaves_no_bucket_unsynchronised(alone):
+    """Of four micro-batches the last may use no head; some parameters are used by none, and so have no gradient."""
+    for strategy in (
+        Strategy("overlap_param"),
+        *(Strategy("overlap_bucket", cap_bytes=cap) for cap in (1, 2000, 10**6)),
+    ):
+        model = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        synchroniser = SYNCHRONISERS[strategy.name](
+            Build(strategy, model, alone, alone.real, Stopwatch(Host()), range(7, -1, -1), SharedTensors())
+        )
+        alone.real.sent.clear()
+        alone.real.world_size = 2  # so that what was synchronised is halved
+        for last, used in ((False, (0, 1)), (True, (0, 3))):
+            with synchroniser.micro(last):
+                sum(model[layer](torch.ones(WIDTH)).sum() for layer in used).backward()
+        whole = [p.grad.clone() for layer in (0, 1, 3) for p in model[layer].parameters()]
+        synchroniser.finish()
+        for layer in (0, 1, 3):
+            for parameter in model[layer].parameters():
+                torch.testing.assert_close(parameter.grad, whole.pop(0) / 2)
+        assert all(parameter.grad is None for parameter in model[2].parameters())
+        assert sum(synchroniser.calls()) == sum(parameter.nbytes for parameter in model.parameters())
 
 
 def test_a_model_that_draws_its_batch_is_accepted(warm):

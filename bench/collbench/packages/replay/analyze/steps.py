@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analyze.reading import Reading
+from collbench.analyze.reading import Reading, once
 from collbench.catalog.collectives import ranks_together
 from collbench.model.conclusions import Interval
 from collbench.model.divisions import WORLD, Division
@@ -32,7 +32,7 @@ from collbench.stats.intervals import Floats
 Integers = NDArray[np.int64]
 
 
-def replayed_steps(run: Run, job: RecordedJob | None, recording: CallList | None) -> list[ReplayedStep]:
+def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
     """Return a `ReplayedStep` for each replay that was measured."""
     replays = (s for s in run.samples if s.case.op == NAME and s.failure is None and s.timed is not None)
     measured = grouped(replays, lambda samples: samples.case)
@@ -43,7 +43,7 @@ def replayed_steps(run: Run, job: RecordedJob | None, recording: CallList | None
 
 
 def _step(case: Case, launches: Sequence[Timings], run: Run, job: RecordedJob | None) -> ReplayedStep:
-    replay, recording = replay_of(run.plan.settings, case), run.kept.get(NAME)
+    replay, recording = replay_of(run.plan.settings, case), recording_of(run)
     kinds = list(map(_kind, replay.cases))
     starts, lengths = (np.concatenate([timed.inner_ns[name] for timed in launches]) for name in (START_NS, DURATION_NS))
     seconds = [_own_s(timed, replay) for timed in launches]
@@ -121,12 +121,13 @@ def _recorded_bars(replay: Replay, kinds: Sequence[Case], recording: CallList | 
 
 def read(run: Run) -> Reading:
     """Return where the time of the recorded job went, and how long its replayed steps take here."""
-    recording = _recording(run)
+    recording = recording_of(run)
     job = recorded_job(recording) if recording is not None else None
-    return Reading(ReplayAnalysis(job, tuple(replayed_steps(run, job, recording))))
+    return Reading(ReplayAnalysis(job, tuple(replayed_steps(run, job))))
 
 
-def _recording(run: Run) -> CallList | None:
+@once
+def recording_of(run: Run) -> CallList | None:
     """Return the recording that the run keeps in its folder; None if it keeps none."""
     path = run.path / store.FILE
     try:

@@ -16,12 +16,13 @@ from collbench.analyze.round_series import pooled_mean
 from collbench.model.divisions import WORLD
 from collbench.model.errors import BenchError, UnmeasurableError
 from collbench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
+from collbench.model.units import counted
 from collbench.packages.training.analyze.steps import parts_s
 from collbench.packages.training.catalog.strategies import kind, unsupported
 from collbench.packages.training.conclusions import Advice, ScenarioAnalysis, Verified
 from collbench.packages.training.planning.advisor import advise, tail_s
 from collbench.packages.training.planning.buckets import BucketPlan, ReadyTimes, recorded_shape, torch_default, uniform
-from collbench.packages.training.planning.link_model import AllReduceCost
+from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel, costs_cpu
 from collbench.packages.training.planning.steps import unsupported_scenario, with_controls
 from collbench.packages.training.step_records import Shape, detail_of
 from collbench.packages.training.synchronisation import (
@@ -98,6 +99,17 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
     return AllReduceCost.through(sizes, [over_launches(points[size]) for size in sizes])
 
 
+def link_of(run: Run, scenario: Scenario) -> LinkModel | None:
+    """Return the link of a scenario, as the run measured or emulated it; None if the run measured too little of it."""
+    cost, case, name = all_reduce_cost_of(run, scenario), scenario.case, scenario.options.link
+    if cost is None:
+        return None
+    if scenario.link is not None:
+        return LinkModel(cost, f"the run's own link, {name}, as emulated", name)
+    words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
+    return LinkModel(cost, words, name, costs_cpu(case.backend), ranks=case.world_size)
+
+
 # ── verification ─────────────────────────────────────────────────────────────────────────────────
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> Candidates:
     """Return the plans to measure. torch cannot wrap a shape: there ddp is left out, and its default becomes a plan."""
@@ -143,16 +155,13 @@ def verified(
     If a model computes, backward takes longer while gradients are copied into buckets and sent. The prediction then
     assumes a backward that is longer by the measured amount, because calls had that time, too.
     """
-    results = {result.label: result for result in measured.results}
+    splits = {result.label: result.split for result in measured.results}
     verdicts = []
     for name, (strategy, ends) in plans.items():
-        result, ready = results.get(label(strategy)), ready_times
-        split = result.split if result is not None else None
+        split, ready = splits.get(label(strategy)), ready_times
         if split is not None and kind(strategy).overlaps and measured.scenario.shape is None:
             longer_s = max(0.0, split.interference_s + (split.pack_s or 0.0))
             factor = 1 + longer_s / ready.ready_s[-1]
             ready = replace(ready, ready_s=tuple(factor * ready_s for ready_s in ready.ready_s))
-        tail = None if split is None else split.last_rank_s
-        exposed, refused = (result.exposed, result.refused) if result is not None else (None, None)
-        verdicts.append(Verified(name, tail_s(ready, ends, cost), tail, exposed, refused))
+        verdicts.append(Verified(name, tail_s(ready, ends, cost), split.last_rank_s if split else None))
     return verdicts

@@ -1,7 +1,5 @@
 """Define the trials of an equivalence proof: does data-parallel training train the same model as one process?
 
-    Trial ─▶ (ranks) ─▶ TrialResult ─▶ (verdict) ─▶ Verdict ─▶ Proof
-
 A `Trial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares the
 parameters. Some trials must differ, by design or because they contain one mistake: a comparison that does not detect
 these differences would prove nothing. `training.rank.equivalence` runs the trials.
@@ -14,14 +12,20 @@ averagings: from the second step on, each rank computes gradients at different p
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Must = Literal["equal", "differ", "shown"]
 # A trial takes a fraction of a second; ranks that report nothing for longer than this are stuck.
 TIMEOUT_S = 30.0
+# Largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
+# Every error in the computation, such as a factor K or an example counted twice, makes a larger difference.
+ALLOWED = {"float64": 1e-9, "float32": 1e-5}
+# Smallest difference where a difference is required: far above rounding, far below the effect of any mistake.
+LEAST_DIFFERENCE = 1e-4
+# A loss has fallen if its last value is below this share of its first value. The loss over all examples has no noise.
+FALLEN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +38,23 @@ class Training:
     lr_power: int = 0
     # Reduction over the ranks: "mean", "sum", or "apart" (not synchronised).
     gradients: Literal["mean", "sum", "apart"] = "mean"
-    # Number of steps after which ranks average their parameters, repeatedly; 0 for never.
+    # Number of steps after which ranks average their parameters in place of gradients; 0 for never.
     average: int = 0
-    # Reduction over the examples of a batch: "mean" or "sum".
+    # Reduction over the examples of a batch.
     loss: Literal["mean", "sum"] = "mean"
     # The batch of all ranks together has B · K^growth examples.
     growth: int = 0
-    # Number of micro-batches per step, on ranks only.
+    # Number of micro-batches per step, and how they add up: "no_sync" synchronises after the last one only and divides
+    # each loss by their number; "synchronised" synchronises after each, "undivided" does not divide.
     accumulate: int = 1
-    # True if gradients are synchronised only after the last micro-batch.
-    no_sync: bool = True
-    # True if the loss of each micro-batch is divided by the number of micro-batches.
-    divided: bool = True
-    # True if each rank draws its own initial parameters.
-    seeds: bool = False
-    # True if the initial parameters of rank 0 replace the initial parameters of all other ranks.
-    broadcast: bool = True
-    # Sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
-    # reads all examples).
-    sampler: Literal["interleaved", "shuffled", "none"] = "interleaved"
-    # Number of examples: "even" (K divides it), "odd" (K does not, and the sampler pads), "padded" (in one process: the
-    # examples of "odd" and the sampler's padding), "dropped" (the sampler's drop_last).
-    examples: Literal["even", "odd", "padded", "dropped"] = "even"
+    micro: Literal["no_sync", "synchronised", "undivided"] = "no_sync"
+    # Initial parameters of the ranks: the same, drawn by each rank and replaced by those of rank 0, or each rank's own.
+    start: Literal["same", "broadcast", "own"] = "same"
+    # torch's DistributedSampler: as it is, with set_epoch, or with drop_last; "none": each process reads all examples.
+    # One process reads the examples that the samplers of K ranks give together.
+    sampler: Literal["interleaved", "shuffled", "drop_last", "none"] = "interleaved"
+    # True if K does not divide the number of examples.
+    odd: bool = False
     # True if the model has BatchNorm.
     normalised: bool = False
 
@@ -71,20 +70,15 @@ class Trial:
     # Training of the one process. None if ranks are compared with each other.
     alone: Training | None = Training()
     dtype: str = "float64"
-    # True for torch's DataParallel, one process with several GPUs, instead of K ranks.
-    data_parallel: bool = False
-    # True if the one process trains on a GPU.
-    gpu: bool = False
+    # GPUs that the trial needs: on one, the one process trains; on two, torch's DataParallel in place of K ranks.
+    gpus: int = 0
     # Question that the trial belongs to; a picture has one panel for each topic.
     topic: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class EquivalenceJob:
-    """The job that every rank receives."""
-
-    trials: tuple[Trial, ...]
-    steps: int
+    @property
+    def allowed(self) -> float:
+        """Return the largest difference between equal trainings; the parameters of ranks must have the same bits."""
+        return 0.0 if self.alone is None else ALLOWED[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,52 +98,36 @@ class TrialResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on a trial: whether its result is as required."""
-
-    result: TrialResult
-    # None if nothing is required, or if this host cannot run the trial.
-    holds: bool | None
-    # Limit of the difference, in words.
-    limit: str
-    # The verdict in words.
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on all trials."""
+    """The results of all trials."""
 
     world_size: int
     steps: int
-    verdicts: tuple[Verdict, ...]
+    results: tuple[TrialResult, ...]
     # Reason why ranks ended before the last trial. None if they did not.
     failure: str | None = None
 
     @property
     def holds(self) -> bool:
         """Return whether the proof ran to its end and no trial violates its requirement."""
-        return self.failure is None and all(verdict.holds is not False for verdict in self.verdicts)
+        return self.failure is None and all(verdict(result)[0] is not False for result in self.results)
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
-PRECISIONS = ("float64", "float32")
+# In one process, settings that only ranks can have are at their defaults.
+ALONE: dict[str, Any] = {"lr_power": 0, "gradients": "mean", "average": 0, "growth": 0, "accumulate": 1}
 
 
-def _both(name: str, must: Must, dtype: str = "float64", **fields: Any) -> Trial:
-    """Return a trial whose two sides train in the same way."""
-    return Trial(name, must, Training(**fields), Training(**fields), dtype)
+def _trial(must: Must, name: str, alone: Mapping[str, Any] | None = ALONE, **settings: Any) -> Trial:
+    """Return a trial of ranks. alone: settings in which the one process differs; None: there is none."""
+    of_trial = {key: settings.pop(key) for key in ("dtype", "gpus") if key in settings}
+    ranks = Training(**settings)
+    return Trial(name, must, ranks, None if alone is None else replace(ranks, **alone), **of_trial)
 
 
-def _exact(name: str, **fields: Any) -> list[Trial]:
-    """Return one trial per precision, whose two sides train in the same way and must be equal."""
-    return [_both(name, "equal", dtype, **fields) for dtype in PRECISIONS]
-
-
-def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> Trial:
-    """Return a trial of ranks that average parameters, and one process that trains as if they averaged gradients."""
-    name += ": parameters averaged after " + ("each step" if every == 1 else f"every {every} steps")
-    return Trial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
+def _exact(name: str, **settings: Any) -> list[Trial]:
+    """Return a trial for each precision, which must be equal."""
+    return [_trial("equal", name, dtype=dtype, **settings) for dtype in ALLOWED]
 
 
 TOPICS: dict[str, list[Trial]] = {
@@ -159,122 +137,86 @@ TOPICS: dict[str, list[Trial]] = {
         *_exact("SGD with momentum", optimizer="momentum"),
         *_exact("Adam", optimizer="adam"),
         *_exact("AdamW", optimizer="adamw"),
-        *(Trial("SGD: ranks on CPUs, the one process on a GPU", "equal", dtype=d, gpu=True) for d in PRECISIONS),
-        *(Trial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in PRECISIONS),
+        *_exact("SGD: ranks on CPUs, the one process on a GPU", gpus=1),
+        *_exact("DataParallel: one process, all GPUs", gpus=2),
     ],
     "Do the ranks stay together?": [
-        Trial("SGD: ranks against each other", "equal", alone=None),
-        Trial("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
-        Trial("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
-        _both("ranks seeded differently, DDP broadcasts rank 0's", "equal", seeds=True),
-        Trial("the same, ranks against each other", "equal", Training(seeds=True), None),
-        Trial(
-            "the same without the broadcast, ranks against each other",
-            "differ", Training(seeds=True, broadcast=False), None,
-        ),
+        _trial("equal", "SGD: ranks against each other", None),
+        _trial("equal", "Adam: ranks against each other", None, dtype="float32", optimizer="adam"),
+        _trial("differ", "gradients not synchronised: ranks against each other", None, gradients="apart"),
+        _trial("equal", "ranks seeded differently, DDP broadcasts rank 0's", start="broadcast"),
+        _trial("equal", "the same, ranks against each other", None, start="broadcast"),
+        _trial("differ", "the same without the broadcast, ranks against each other", None, start="own"),
     ],
     # With a mean of gradients the learning rate stays the same, so lr × K is a mistake there.
     "What must make up for sums?": [
-        Trial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
-        Trial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
-        Trial("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
-        Trial(
-            "SGD: loss summed over examples, lr × K",
-            "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
-        ),
-        _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
+        _trial("equal", "SGD: gradients summed, lr / K", gradients="sum", lr_power=-1),
+        _trial("differ", "SGD: gradients summed, lr unchanged", gradients="sum"),
+        _trial("differ", "SGD: mean of gradients, lr × K", lr_power=1),
+        _trial("equal", "SGD: loss summed over examples, lr × K", loss="sum", lr_power=1),
+        _trial("differ", "SGD: loss summed over examples, lr unchanged", loss="sum"),
         # Both divide a gradient by the size of past gradients, so a constant factor cancels if eps is 0.
-        Trial(
-            "Adam with eps = 0: gradients summed, lr unchanged",
-            "equal", Training("adam without eps", gradients="sum"), Training("adam without eps"),
-        ),
-        Trial(
-            "AdaGrad with eps = 0: gradients summed, lr unchanged",
-            "equal", Training("adagrad without eps", gradients="sum"), Training("adagrad without eps"),
-        ),
-        Trial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
+        _trial("equal", "Adam with eps = 0: gradients summed, lr unchanged", optimizer="adam0", gradients="sum"),
+        _trial("equal", "AdaGrad with eps = 0: gradients summed, lr unchanged", optimizer="adagrad0", gradients="sum"),
+        _trial("shown", "Adam: gradients summed, lr unchanged", optimizer="adam", gradients="sum"),
     ],
     "Average parameters in place of gradients?": [
-        _averaging("SGD", "equal", "sgd"),
-        _averaging("SGD with momentum", "equal", "momentum"),
-        _averaging("Nesterov's momentum", "equal", "nesterov"),
-        _averaging("Adam", "differ", "adam"),
-        _averaging("SGD", "differ", "sgd", every=4),
-        _averaging("SGD with momentum", "differ", "momentum", every=4),
+        _trial("equal", "SGD: parameters averaged after each step", average=1),
+        _trial("equal", "SGD with momentum: parameters averaged after each step", optimizer="momentum", average=1),
+        _trial("equal", "Nesterov's momentum: parameters averaged after each step", optimizer="nesterov", average=1),
+        _trial("differ", "Adam: parameters averaged after each step", optimizer="adam", average=1),
+        _trial("differ", "SGD: parameters averaged after every 4 steps", average=4),
+        _trial("differ", "SGD with momentum: parameters averaged after every 4 steps", optimizer="momentum", average=4),
     ],
     # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
     "And with a batch K times as large?": [
-        Trial("SGD: batch B per rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
-        Trial("SGD: batch B per rank, lr unchanged", "shown", Training(growth=1)),
-        Trial("Adam: batch B per rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+        _trial("shown", "SGD: batch B per rank, lr × K (linear scaling)", growth=1, lr_power=1),
+        _trial("shown", "SGD: batch B per rank, lr unchanged", growth=1),
+        _trial("shown", "Adam: batch B per rank, lr unchanged", optimizer="adam", growth=1),
     ],
     "And in micro-batches?": [
         *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),
-        _both("Adam: 2 micro-batches with no_sync, loss / 2", "equal", optimizer="adam", accumulate=2),
-        _both("SGD: 2 micro-batches, each synchronised, loss / 2", "equal", accumulate=2, no_sync=False),
-        _both("SGD: 2 micro-batches with no_sync, loss not divided", "differ", accumulate=2, divided=False),
+        _trial("equal", "Adam: 2 micro-batches with no_sync, loss / 2", optimizer="adam", accumulate=2),
+        _trial("equal", "SGD: 2 micro-batches, each synchronised, loss / 2", accumulate=2, micro="synchronised"),
+        _trial("differ", "SGD: 2 micro-batches with no_sync, loss not divided", accumulate=2, micro="undivided"),
     ],
     "What does each rank see?": [
-        _both("shuffled, with set_epoch", "equal", sampler="shuffled"),
-        _both("every rank reads the same examples (no sampler)", "differ", sampler="none"),
-        _both("K does not divide N, sampler pads: against N examples", "differ", examples="odd"),
-        Trial(
-            "the same against N examples and the padding again",
-            "equal", Training(examples="odd"), Training(examples="padded"),
+        _trial("equal", "shuffled, with set_epoch", sampler="shuffled"),
+        _trial("differ", "every rank reads the same examples (no sampler)", sampler="none"),
+        _trial(
+            "differ", "K does not divide N, sampler pads: against N examples", ALONE | {"sampler": "none"}, odd=True
         ),
-        _both("K does not divide N, drop_last: against those that are left", "equal", examples="dropped"),
+        _trial("equal", "the same against N examples and the padding again", odd=True),
+        _trial("equal", "K does not divide N, drop_last: against those that are left", sampler="drop_last", odd=True),
         # No averaging of gradients makes these equal: each rank normalises by its own share of the batch.
-        _both("a model with BatchNorm", "differ", normalised=True),
+        _trial("differ", "a model with BatchNorm", normalised=True),
     ],
-}  # fmt: skip
+}
 TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
 
 
-# ── the sampler's examples per rank ──────────────────────────────────────────────────────────────
-def dealt(examples: int, ranks: int, batch: int, drop_last: bool) -> list[list[list[int]]]:
-    """Return the indices of the examples, from 0 on, that torch's DistributedSampler gives: per step, then per rank.
-
-    Example i goes to rank i mod K. If K does not divide the number of examples (at least K), the first examples fill up
-    the last round; with drop_last, that round is left out. batch: examples per rank and step.
-    """
-    share = examples // ranks if drop_last else -(-examples // ranks)
-    given = [number % examples for number in range(share * ranks)]
-    return [[given[rank::ranks][first : first + batch] for rank in range(ranks)] for first in range(0, share, batch)]
-
-
 # ── the verdicts ─────────────────────────────────────────────────────────────────────────────────
-# Largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
-# Every error in the computation, such as a factor K or an example counted twice, makes a larger difference.
-ALLOWED = {"float64": 1e-9, "float32": 1e-5}
-# Smallest difference where a difference is required: far above rounding, far below the effect of any mistake.
-LEAST_DIFFERENCE = 1e-4
-# A loss has fallen if its last value is below this share of its first value. The loss over all examples has no noise.
-FALLEN = 0.95
-NOT_MEASURED = "NOT MEASURED: the ranks ended before it"
+def verdict(result: TrialResult) -> tuple[bool | None, str]:
+    """Return whether a trial's result is as required, and the verdict in words.
 
-
-def verdict(result: TrialResult) -> Verdict:
-    """Return the verdict on a trial: whether its result is as required, and why."""
+    None if nothing is required, or if this host cannot run the trial.
+    """
     trial, difference = result.trial, result.difference
-    # Parameters of ranks must have the same bits.
-    allowed = ALLOWED[trial.dtype] if trial.alone is not None else 0.0
-    limits = {"equal": f"≤ {allowed:g}" if allowed else "0 (same bits)", "differ": f"> {LEAST_DIFFERENCE:g}"}
-    limit = limits.get(trial.must, "")
     if result.untried:
-        return Verdict(result, None, limit, result.untried)
+        return None, result.untried
     if difference is None:
-        return Verdict(result, False, limit, NOT_MEASURED)
+        return False, "NOT MEASURED: the ranks ended before it"
     # A mistake may keep the ranks' loss from falling; the one process makes no mistake.
     curves = [result.alone] * (trial.alone is not None) + [result.loss] * (trial.must != "differ")
-    if not math.isfinite(difference) or not all(map(fell, curves)):
-        reason = "the loss did not fall" if math.isfinite(difference) else "the training diverged"
-        return Verdict(result, None if trial.must == "shown" else False, limit, f"PROVES NOTHING: {reason}")
+    finite = difference < float("inf")
+    if not finite or not all(map(fell, curves)):
+        reason = "the loss did not fall" if finite else "the training diverged"
+        return None if trial.must == "shown" else False, f"PROVES NOTHING: {reason}"
     if trial.must == "shown":
-        return Verdict(result, None, limit, "shown, not required")
+        return None, "shown, not required"
     if trial.must == "differ":
-        differs = difference > LEAST_DIFFERENCE
-        return Verdict(result, differs, limit, "differs, as it must" if differs else "DOES NOT DIFFER")
-    return Verdict(result, difference <= allowed, limit, "holds" if difference <= allowed else "BROKEN")
+        return (True, "differs, as it must") if difference > LEAST_DIFFERENCE else (False, "DOES NOT DIFFER")
+    return (True, "holds") if difference <= trial.allowed else (False, "BROKEN")
 
 
 def fell(losses: Sequence[float]) -> bool:
@@ -282,6 +224,4 @@ def fell(losses: Sequence[float]) -> bool:
 
     Parameters that do not change would be equal too, and unstable training amplifies rounding errors.
     """
-    if len(losses) < 2 or not all(map(math.isfinite, losses)):
-        return False
-    return losses[-1] < FALLEN * losses[0] and max(losses) <= losses[0]
+    return losses[-1] < FALLEN * losses[0] and all(loss <= losses[0] for loss in losses)

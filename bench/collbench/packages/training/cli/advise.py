@@ -1,12 +1,12 @@
 """The verb `advise`: recommend settings with little exposed communication on a link, and measure them on request.
 
-In: a model or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
-its report.
+In: a model or a recorded run, and a link. Out: the advice on stdout; with --verify also a run, and predicted beside
+measured times.
 """
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -14,38 +14,33 @@ import typer
 from collbench.analyze.summaries import headlines
 from collbench.catalog.dtypes import DTYPES
 from collbench.cli.app import RESULTS
-from collbench.cli.measuring import measure
-from collbench.cli.output import analyzed, write_report
+from collbench.cli.measuring import measured
+from collbench.cli.output import analyzed
 from collbench.cli.terminal import say, show
 from collbench.config.documents import dump
 from collbench.machine import host
 from collbench.model import units
 from collbench.model.errors import ConfigError, StoreError, UnmeasurableError
 from collbench.model.records import Case
-from collbench.model.units import counted
 from collbench.packages.training.analyze import runs
 from collbench.packages.training.analyze.steps import scenarios_of
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.config import known_model
 from collbench.packages.training.planning import advisor, link_model
 from collbench.packages.training.planning.buckets import ReadyTimes
-from collbench.packages.training.planning.link_model import LinkModel, costs_cpu
+from collbench.packages.training.planning.link_model import LinkModel
 from collbench.packages.training.planning.steps import shape_name, shape_of
 from collbench.packages.training.report import advice
 from collbench.packages.training.step_records import Shape
-from collbench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions, options_of
-from collbench.report.view import View
+from collbench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions
 from collbench.store import folders
 
 ESTIMATED = (
     "The times at which gradients become ready are estimated from the flops of each layer, not measured; --from RUN "
     "takes them from a run with training steps."
 )
-WHOSE = "advise: name a model (--model tiny), or a run that has its ready times (--from RUN)"
 # An emulated link costs the same at any number of ranks: more ranks would only add processes.
 RANKS = 2
-# Name of the run that --verify makes.
-NAME = "advise"
 # Dtypes that gradients can have.
 GradientType = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -81,7 +76,7 @@ def advise(
     verify: Annotated[
         bool, typer.Option("--verify", help="Measure the plans here, and compare with the prediction.", metavar="")
     ] = False,
-) -> None:
+) -> int:
     """Print what to set: a cap of buckets that stays good on a slower or faster link, or torch's default.
 
     With it what both leave exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
@@ -89,127 +84,104 @@ def advise(
     link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
-    curve, link = (None, link) if link is None or "+" in link else (link, None)
-    without_unit = backward is not None and backward.strip().replace(".", "", 1).isdigit()
     for wrong, message in (
-        ((model is None) == (recorded is None), WHOSE),
-        (curve is None and world_size is not None, "advise: --world-size is for a run that --link names"),
+        (
+            (model is None) == (recorded is None),
+            "advise: name a model (--model tiny), or a run that has its ready times (--from RUN)",
+        ),
+        (
+            world_size is not None and (link is None or "+" in link),
+            "advise: --world-size is for a run that --link names",
+        ),
         (recorded is None and scenario is not None, "advise: --scenario chooses from a run, which --from names"),
         (
             recorded is not None and backward is not None,
             "advise: --backward is for --model; a run contains the time of backward",
         ),
-        (without_unit, f"--backward: {backward} has no unit; write {backward}ms, or {backward}s"),
     ):
         if wrong:
             raise ConfigError(message)
-    backward_s = _parsed("--backward", units.parse_seconds, backward)
-    if backward_s is not None and backward_s <= 0:
-        raise ConfigError(f"--backward: {backward} must be above 0")
-    share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
-    if not 0 < share < 1:
+    share = _parsed("--uncertainty", units.parse_share, uncertainty)
+    if not share:
         raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
-    chosen = _stated(str(model), backward_s, dtype) if recorded is None else _recorded_choice(recorded, scenario)
+    shape, measurable, known = (
+        _of_preset(str(model), backward, dtype) if recorded is None else _of_run(recorded, scenario)
+    )
     if link is not None:
-        chosen = chosen.on(link_model.stated(link))
-    if curve is not None:
-        try:
-            run = folders.read(folders.find(RESULTS, curve))
-        except StoreError as error:
-            raise ConfigError(f"--link {error}; or write latency and rate, such as 2ms+1GB/s") from None
-        measured = link_model.measured(headlines(run), run.name, dtype, world_size)
-        chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
-    if chosen.link is None:
+        known = _link(link, dtype, world_size)
+        measurable = known.under(measurable)
+    if known is None:
         raise ConfigError("advise: describe the link, by --link 2ms+1GB/s or by a run of all_reduce (--link RUN)")
-    ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
-    off = max(share, min(chosen.link.error or 0.0, advisor.LARGEST_OFF))
-    best = advisor.advise(ready_times, cost, off)
-    itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
-    explained = advisor.explain(best, ready_times, chosen.link, itemsize, str(model or recorded))
+    ready_times, itemsize = ReadyTimes.of_shape(shape), DTYPES[measurable.case.dtype].itemsize
+    best = advisor.advise(ready_times, known.cost, max(share, min(known.error or 0.0, advisor.LARGEST_OFF)))
+    explained = advisor.explain(best, ready_times, known, itemsize, str(model or recorded))
     if recorded is None:
         explained = replace(explained, notes=(*explained.notes, ESTIMATED))
     show(advice.document(explained))
     if not verify:
-        return
+        return 0
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
-    plans = runs.candidates(ready_times, best, chosen.scenario.shape is not None)
+    plans = runs.candidates(ready_times, best, measurable.shape is not None)
     strategies = [strategy for strategy, _ in plans.values()]
-    plan = runs.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
+    plan = runs.planned(measurable, strategies, "advise", secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(context.obj[1:])}).encode()
     path = folders.create(RESULTS, plan, written, {"argv": list(context.obj), "overrides": []})
-    measure(path, plots=False)
-    result = folders.read(path)
-    analysis = analyzed(result)
-    files = write_report(View(result, analysis), plots=False)
-    (measured_plans,) = training_of(analysis).scenarios
-    verified = runs.verified(plans, ready_times, cost, measured_plans)
     say("")
-    show([*advice.verification(verified, measured_plans), *files])
+    code = measured(path, plots=False, coordinator=None)
+    (results,) = training_of(analyzed(folders.read(path))).scenarios
+    say("")
+    show(advice.verification(runs.verified(plans, ready_times, known.cost, results)))
+    return code
 
 
-def _parsed(option: str, parse: Callable[[str], float], text: str | None) -> float | None:
+def _parsed(option: str, parse: Callable[[str], float], text: str) -> float:
     try:
-        return None if text is None else parse(text)
+        return parse(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The gradients to advise on."""
-
-    shape: Shape
-    # Scenario in which --verify measures the plans.
-    scenario: Scenario
-    # None until the link is known.
-    link: LinkModel | None = None
-
-    def on(self, link: LinkModel) -> "Chosen":
-        """Return the gradients on a link: gloo if a run measured gloo here, else an emulated link of equal cost."""
-        if link.here and link.ranks is not None:
-            case = replace(
-                self.scenario.case, backend="gloo", world_size=link.ranks, own=replace(self.scenario.options, link="")
-            )
-            return Chosen(self.shape, replace(self.scenario, case=case, link=None), link)
-        case = replace(self.scenario.case, own=replace(self.scenario.options, link=link.name))
-        return Chosen(self.shape, replace(self.scenario, case=case, link=link.cost.as_link()), link)
-
-
-def _stated(model: str, backward_s: float | None, dtype: str) -> Chosen:
-    """Return the gradients of a preset; ready times are estimated."""
+def _of_preset(model: str, backward: str | None, dtype: str) -> tuple[Shape, Scenario, LinkModel | None]:
+    """Return the gradients of a preset, with estimated ready times, and a scenario in which they can be measured."""
     try:
         known_model(model)
     except ValueError as error:
         raise ConfigError(f"--model {error}") from None
-    if backward_s is None:
+    if backward is None:
         raise ConfigError(
             "advise: give the time of backward on your machine, such as --backward 60ms; --from RUN takes it from a "
             "run with training steps"
         )
+    if backward.strip().replace(".", "", 1).isdigit():
+        raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
+    backward_s = _parsed("--backward", units.parse_seconds, backward)
+    if backward_s <= 0:
+        raise ConfigError(f"--backward: {backward} must be above 0")
     shape, name = shape_of(model, backward_s, dtype), shape_name(model, backward_s)
     own = StepOptions(model=name, batch=1, sequence=2, optimizer="sgd", threads=1)
-    case = Case(TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", own=own)
-    return Chosen(shape, Scenario(case, shape=shape))
+    return shape, Scenario(Case(TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", own=own), shape=shape), None
 
 
-def _recorded_choice(name: str, wanted: str | None) -> Chosen:
-    """Return the gradients of a recorded step, and the link of its run, if the run measured enough of the link."""
+def _of_run(name: str, wanted: str | None) -> tuple[Shape, Scenario, LinkModel | None]:
+    """Return the gradients of a recorded step, its scenario, and the link, if the run measured enough of it."""
     run = folders.read(folders.find(RESULTS, name))
     shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := runs.shape_of(run, scenario)) is not None}
     matching = [scenario for scenario in shapes if wanted is None or wanted in scenario.case.key]
     if len(matching) != 1:
-        available = (
-            "; ".join(sorted(scenario.case.key for scenario in shapes)) or "no recorded step without synchronisation"
-        )
+        keys = sorted(scenario.case.key for scenario in shapes)
+        available = "; ".join(keys) or "no recorded step without synchronisation"
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; available: {available}")
-    (scenario,) = matching
-    cost, case = runs.all_reduce_cost_of(run, scenario), scenario.case
-    if cost is None:
-        return Chosen(shapes[scenario], scenario)
-    if scenario.link is not None:
-        link = LinkModel(cost, f"the run's own link, {options_of(case).link}, as emulated", options_of(case).link)
-    else:
-        words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
-        link = LinkModel(cost, words, options_of(case).link, costs_cpu(case.backend), ranks=case.world_size)
-    return Chosen(shapes[scenario], scenario, link)
+    return shapes[matching[0]], matching[0], runs.link_of(run, matching[0])
+
+
+def _link(text: str, dtype: str, world_size: int | None) -> LinkModel:
+    """Return the link that a text describes: latency and rate, or the name of a run."""
+    if "+" in text:
+        return link_model.stated(text)
+    try:
+        run = folders.read(folders.find(RESULTS, text))
+    except StoreError as error:
+        raise ConfigError(f"--link {error}; or write latency and rate, such as 2ms+1GB/s") from None
+    link = link_model.measured(headlines(run), run.name, dtype, world_size)
+    return link if run.imported is None else replace(link, here=False)

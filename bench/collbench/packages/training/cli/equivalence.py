@@ -4,6 +4,7 @@ It starts real ranks and receives their results; `training/rank/equivalence.py` 
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,19 +18,12 @@ from collbench.launch.ranks import Starter
 from collbench.launch.supervisor import ask
 from collbench.machine import host
 from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.packages.training.catalog.equivalence import (
-    TIMEOUT_S,
-    TRIALS,
-    EquivalenceJob,
-    Proof,
-    Trial,
-    TrialResult,
-    verdict,
-)
+from collbench.packages.training.catalog.equivalence import TIMEOUT_S, TRIALS, Proof, Trial, TrialResult
 from collbench.packages.training.report import equivalence as report
+from collbench.report.plots.figures import draw_pages
 from collbench.store import encoding
 
-FOLDER = PLOTS / "equivalence"
+RANK = "collbench.packages.training.rank.equivalence:main"  # what ranks run
 
 
 def equivalence(
@@ -56,27 +50,28 @@ def equivalence(
     if unsupported:
         raise UnmeasurableError("equivalence", unsupported)
     with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
-        results, failure = run_trials(
-            TRIALS, world_size, steps, launcher, begun=lambda index: status.update(TRIALS[index].name)
-        )
-    proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
-    files = {FOLDER / report.DOCUMENT: report.document(proof)}
-    give([*report.tables(proof), report.headline(proof)], files, lambda: report.draw(proof, FOLDER))
+        proof = prove(TRIALS, world_size, steps, launcher, lambda index: status.update(TRIALS[index].name))
+    folder = PLOTS / "equivalence"
+
+    def draw() -> Path:
+        draw_pages([(folder / report.PICTURE).with_suffix("")], report.losses, proof)
+        return folder / report.PICTURE
+
+    give([*report.tables(proof), report.headline(proof)], {folder / report.DOCUMENT: report.document(proof)}, draw)
     return 0 if proof.holds else 1
 
 
-def run_trials(
+def prove(
     trials: Sequence[Trial],
     world_size: int,
     steps: int,
     launcher: Starter,
     begun: Callable[[int], None] = lambda _: None,
-) -> tuple[list[TrialResult], str | None]:
-    """Return the results of all trials, and why the ranks ended early, or None. begun: receives a trial's number.
+) -> Proof:
+    """Run the trials on new ranks. Trials after one in which a rank raises, dies or hangs have no result.
 
-    Trials after one in which a rank raises, dies or hangs have no result.
+    begun: receives a trial's number.
     """
-    entry, job = "collbench.packages.training.rank.equivalence:main", EquivalenceJob(tuple(trials), steps)
-    lines, problem = ask(launcher, world_size, entry, job, TIMEOUT_S, begun)
+    lines, failure = ask(launcher, world_size, RANK, (tuple(trials), steps), TIMEOUT_S, begun)
     results = [encoding.decoded(line, TrialResult) for line in lines]
-    return [*results, *map(TrialResult, trials[len(results) :])], problem
+    return Proof(world_size, steps, (*results, *map(TrialResult, trials[len(results) :])), failure)

@@ -12,8 +12,8 @@ the step on the link as assumed (`WORTH`), and loses on none of the three links.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from collbench.packages.training.planning.buckets import (
     BucketPlan,
     ReadyTimes,
     bucket_bytes,
-    cap_mib,
-    sent_bytes,
     torch_default,
     uniform,
     useful_caps,
@@ -66,8 +64,7 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     that is nowhere above the curve, they take at least k·α + β·B ≥ α + β·B seconds on a link that carries one bucket
     at a time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
     """
-    ready, sent = np.array(ready_times.ready_s), sent_bytes(ready_times)
-    unsent = sent[-1] - sent[:-1]
+    ready, unsent = np.array(ready_times.ready_s), np.cumsum(ready_times.nbytes[::-1])[::-1]
     return max(float(np.max(ready + alpha + beta * unsent)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
 
 
@@ -106,21 +103,15 @@ def computing_s(ready_times: ReadyTimes) -> float:
 
 
 # ── the advice with its explanation ──────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The prediction for code that makes gradients synchronise in another way; seconds per step."""
+class Way(NamedTuple):
+    """The prediction for another setting that reports have code for."""
 
-    # Name of the code, as in `training.report.advice`.
+    # Name of the setting, as in `training.report.advice`.
     name: str
-    # Communication that remains after backward.
+    # Communication that remains after backward, in seconds.
     tail_s: float
-    # Share of a step with the advised buckets that this code saves.
+    # Share of a step with the advised buckets that the setting saves.
     saved: float
-
-    @property
-    def worth(self) -> bool:
-        """Return whether the code saves enough to be typed."""
-        return self.saved >= WORTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,52 +125,34 @@ class ExplainedAdvice:
     link: LinkModel
     # Further limitations of the predictions.
     notes: tuple[str, ...]
-    # Other settings that reports have code for.
+    # The best first.
     ways: tuple[Way, ...]
-
-    @property
-    def backward_s(self) -> float:
-        """Return the time at which the last gradient is ready."""
-        return self.ready_times.ready_s[-1]
-
-    @property
-    def bytes_s(self) -> float:
-        """Return the time of all bytes at the rate of the link."""
-        return self.ready_times.total * self.link.cost.slope_s
 
     @property
     def step_s(self) -> float:
         """Return the time of a step with torch's defaults."""
         return computing_s(self.ready_times) + self.advice.default.tail_s
 
-    @property
-    def cap_mib(self) -> float:
-        """Return `bucket_cap_mb` of DistributedDataParallel for the cap."""
-        return cap_mib(self.ready_times, self.advice.cap_bytes)
-
-
-def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsize: int) -> Iterator[Way]:
-    """Yield other settings that reports have code for, each with `plan`. itemsize: bytes of a gradient's element."""
-    usual_s = tail_s(ready_times, plan, cost)
-    step_s = computing_s(ready_times) + usual_s
-    tails = {}
-    if itemsize == FLOAT32_BYTES:
-        # With a hook, buckets are made from uncompressed gradients, and half of their bytes are sent.
-        halved = replace(ready_times, nbytes=tuple(nbytes // 2 for nbytes in ready_times.nbytes))
-        tails["hook"] = tail_s(halved, plan, cost)
-    tails["no_sync"] = usual_s / BATCHES
-    for name, left_s in tails.items():
-        yield Way(name, left_s, (usual_s - left_s) / step_s)
-
 
 def explain(advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, model: str) -> ExplainedAdvice:
-    """Return the advice with its explanation, and with other settings, the best first."""
+    """Return the advice with its explanation. itemsize: bytes of a gradient's element."""
     plan = uniform(ready_times, advice.cap_bytes) if advice.advised else torch_default(ready_times)
-    notes = list(link.notes)
+    notes = link.notes
     if link.largest is not None and max(advice.chosen.buckets) > link.largest:
-        notes.append(
+        notes += (
             "A bucket has more bytes than the largest size measured: above "
-            f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
+            f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line.",
         )
-    others = sorted(ways(ready_times, plan, link.cost, itemsize), key=lambda way: -way.saved)
-    return ExplainedAdvice(advice, model, ready_times, link, tuple(notes), tuple(others))
+    return ExplainedAdvice(advice, model, ready_times, link, notes, ways(ready_times, plan, link.cost, itemsize))
+
+
+def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsize: int) -> tuple[Way, ...]:
+    """Return other settings with the same buckets, the best first. itemsize: bytes of a gradient's element."""
+    usual_s = tail_s(ready_times, plan, cost)
+    step_s = computing_s(ready_times) + usual_s
+    # With a hook, buckets are made from uncompressed gradients, and half of their bytes are sent.
+    halved = replace(ready_times, nbytes=tuple(nbytes // 2 for nbytes in ready_times.nbytes))
+    tails = {"hook": tail_s(halved, plan, cost)} if itemsize == FLOAT32_BYTES else {}
+    tails["no_sync"] = usual_s / BATCHES
+    found = (Way(name, left_s, (usual_s - left_s) / step_s) for name, left_s in tails.items())
+    return tuple(sorted(found, key=lambda way: -way.saved))

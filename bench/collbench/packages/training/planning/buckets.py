@@ -9,12 +9,12 @@ does not use the cost of a call: `advisor` does.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.model.errors import BenchError
 from collbench.model.units import MIB
@@ -104,19 +104,15 @@ def by_caps(nbytes: Sequence[int], caps: Sequence[int]) -> BucketPlan:
 
 def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
     """Return buckets of these sizes in bytes. Raises ValueError if consecutive gradients do not add up to a size."""
-    ends: list[int] = []
-    end = 0
-    for position, size in enumerate(sizes, start=1):
-        filled = 0
-        while end < len(nbytes) and filled < size:
-            filled += nbytes[end]
-            end += 1
-        if filled != size:
-            raise ValueError(f"bucket {position} of the plan has {size} bytes, but gradients make up {filled}")
-        ends.append(end)
-    if end < len(nbytes):
-        raise ValueError(f"{len(nbytes) - end} gradients are in no bucket of the plan")
-    return tuple(ends)
+    ends = {sent: number for number, sent in enumerate(accumulate(nbytes), start=1)}
+    sent = [*accumulate(sizes)]
+    if missing := [number for number, end in enumerate(sent) if end not in ends]:
+        raise ValueError(
+            f"bucket {missing[0] + 1} of the plan, of {sizes[missing[0]]} bytes, does not end where a gradient ends"
+        )
+    if unsent := sum(nbytes) - sent[-1]:
+        raise ValueError(f"gradients of {unsent} bytes are in no bucket of the plan")
+    return tuple(ends[end] for end in sent)
 
 
 def expected_calls(strategy: Strategy, nbytes: Sequence[int], order: Sequence[int]) -> tuple[int, ...] | None:
@@ -142,11 +138,10 @@ def in_as_many(strategy: Strategy, buckets: int, nbytes: Sequence[int]) -> Strat
 
     nbytes: bytes of the other model's gradients, in the order in which they become ready.
     """
-    cap, too_large = 1, sum(nbytes) + 1
-    while too_large - cap > 1:  # the larger the cap, the fewer buckets
-        middle = (cap + too_large) // 2
-        cap, too_large = (middle, too_large) if len(by_caps(nbytes, (middle,))) >= buckets else (cap, middle)
-    return replace(strategy, name=kind(strategy).by_cap or strategy.name, cap_bytes=cap, buckets=(), called="")
+    # The larger the cap, the fewer buckets: the largest cap with enough of them.
+    enough = bisect_right(range(1, sum(nbytes) + 1), -buckets, key=lambda cap: -len(by_caps(nbytes, (cap,))))
+    name = kind(strategy).by_cap or strategy.name
+    return replace(strategy, name=name, cap_bytes=max(1, enough), buckets=(), called="")
 
 
 def uniform(ready_times: ReadyTimes, cap: int) -> BucketPlan:
@@ -159,40 +154,26 @@ def torch_default(ready_times: ReadyTimes) -> BucketPlan:
     return by_caps(ready_times.nbytes, TORCH_CAPS)
 
 
-# ── contents of a plan ───────────────────────────────────────────────────────────────────────────
 def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
     """Return the bytes of each bucket, in the order in which buckets are sent."""
     return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
 
 
-def sent_bytes(ready_times: ReadyTimes) -> NDArray[np.float64]:
-    """Return the total bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
-    return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
-
-
-# ── caps ─────────────────────────────────────────────────────────────────────────────────────────
 def useful_caps(ready_times: ReadyTimes, most: int) -> list[int]:
     """Return caps at which a uniform plan changes (sums of consecutive gradients), at most `most`, evenly selected.
 
     A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger sum.
     """
-    sent = sent_bytes(ready_times).astype(np.int64)
-    sums: set[int] = set()
-    for start in range(len(sent) - 1):
-        sums.update((sent[start + 1 :] - sent[start]).tolist())
-    caps = sorted(sums)
-    if len(caps) <= most:
-        return caps
-    return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
+    sent = np.cumsum([0, *ready_times.nbytes])
+    sums = np.unique(sent[:, None] - sent)
+    caps = sums[sums > 0]
+    chosen = np.linspace(0, len(caps) - 1, min(most, len(caps))).round().astype(int)
+    return [*map(int, caps[chosen])]
 
 
 def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
     """Return the `bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
     plan = uniform(ready_times, cap)
     # torch takes int(mib * 2**20). 2^-20 has 20 decimals, so with 20 decimals the cap is exact.
-    for decimals in range(21):
-        scale = int(10**decimals)
-        mib = cap * scale // MIB / scale
-        if mib and uniform(ready_times, int(mib * MIB)) == plan:
-            return mib
-    return cap / MIB
+    rounded = (cap * scale // MIB / scale for scale in (int(10**decimals) for decimals in range(21)))
+    return next(mib for mib in rounded if mib and uniform(ready_times, int(mib * MIB)) == plan)

@@ -21,6 +21,7 @@ from collbench.model.projection import SIZES
 from collbench.model.records import Case, case_order
 from collbench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
 from collbench.packages.training.step_records import Link
+from collbench.packages.training.synchronisation import Scenario
 from collbench.stats.intervals import Floats
 
 # On gloo over a link of 1 Gbit/s, isolated calls predicted 54 % more time than measured for a plan of 1 MiB buckets;
@@ -130,6 +131,13 @@ class LinkModel:
     here: bool = False
     # Relative error that the times may have. None if unknown.
     error: float | None = None
+
+    def under(self, scenario: Scenario) -> Scenario:
+        """Return the scenario on this link: gloo if a run measured gloo here, else an emulated link of equal cost."""
+        case = replace(scenario.case, own=replace(scenario.options, link="" if self.here else self.name))
+        if self.here and self.ranks is not None:
+            return replace(scenario, case=replace(case, backend="gloo", world_size=self.ranks), link=None)
+        return replace(scenario, case=case, link=self.cost.as_link())
 
 
 def stated(text: str) -> LinkModel:

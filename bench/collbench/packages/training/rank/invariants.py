@@ -23,7 +23,7 @@ from collbench.packages.training.planning.buckets import expected_calls, in_as_m
 from collbench.packages.training.rank import models, synchronisers
 from collbench.packages.training.rank import runner as runners
 from collbench.packages.training.rank.runner import Gather, Runner
-from collbench.packages.training.rank.transport import RankInfo, RealTransport
+from collbench.packages.training.rank.transport import RankInfo
 from collbench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, label, options_of
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
@@ -50,7 +50,6 @@ class CheckContext:
     # Label of a strategy → the calls that it sends, and the hash of the parameters that I2 trained.
     finals: dict[str, tuple[Sent | None, str]] = field(default_factory=dict)
     twin_order: list[int] = field(default_factory=list)
-    twin_sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def digest(parameters: Sequence[torch.Tensor]) -> str:
@@ -174,10 +173,8 @@ def _train(
     if not context.twin_order:
         context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)
     if kind(strategy).in_buckets:
-        if twin.case.dtype not in context.twin_sizes:
-            module = models.build(twin, context.place.device, context.seed).module
-            context.twin_sizes[twin.case.dtype] = [p.nbytes for p in synchronisers.trained(module)]
-        sizes = context.twin_sizes[twin.case.dtype]
+        module = models.build(twin, context.place.device, context.seed).module
+        sizes = [parameter.nbytes for parameter in synchronisers.trained(module)]
         strategy = in_as_many(strategy, buckets, [sizes[number] for number in context.twin_order])
     runner = _built(context, strategy, twin)
     trained, fell = _trained(context, runner)
@@ -218,14 +215,18 @@ def _difference(context: CheckContext, trained: torch.Tensor, want: torch.Tensor
 class _GatheredMean(synchronisers.Synchroniser):
     """Sets each gradient to the mean over ranks, which every rank gathers and sums in the same order."""
 
-    def __init__(self, module: nn.Module, real: RealTransport) -> None:
+    def __init__(self, module: nn.Module, place: RankInfo) -> None:
         super().__init__(module)
-        self._real = real
+        self._real = place.real
 
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                parameter.grad.copy_(torch.stack(self._real.all_gather(parameter.grad)).mean(dim=0))
+                # Each is overwritten by the gradient of one rank.
+                gathered = [parameter.grad.contiguous().clone() for _ in range(self._real.world_size)]
+                for rank, gradient in enumerate(gathered):
+                    self._real.broadcast(gradient, rank)
+                parameter.grad.copy_(torch.stack(gathered).mean(dim=0))
 
 
 def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
@@ -236,7 +237,7 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
     key = f"{twin.case.dtype}/{strategy.accumulate}"
     if key not in context.references:
         runner = _built(context, Strategy(REFERENCE, accumulate=strategy.accumulate), twin)
-        runner.sync = _GatheredMean(runner.sync.module, context.place.real)
+        runner.sync = _GatheredMean(runner.sync.module, context.place)
         context.references[key] = _trained(context, runner)
     return context.references[key]
 

@@ -24,15 +24,14 @@ MARK = "collbench: "
 ALLOWED = 0.03
 
 
+# Positions in `struct mallinfo2`: bytes in blocks that are mapped one by one, and bytes given out of the heap.
+HBLKHD, UORDBLKS = 4, 7
+
+
 class _MallocInfo(ctypes.Structure):
     """`struct mallinfo2` of glibc 2.33 and newer."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
+    _fields_ = [("counts", ctypes.c_size_t * 10)]
 
 
 def peaks(device: torch.device, work: Callable[[Note], None]) -> dict[str, int] | None:
@@ -49,11 +48,7 @@ def _on_gpu(device: torch.device, work: Callable[[Note], None]) -> dict[str, int
     noted: dict[str, int] = {}
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-
-    def note(name: str) -> None:
-        noted[name] = torch.cuda.max_memory_allocated(device) - before
-
-    work(note)
+    work(lambda name: noted.update({name: torch.cuda.max_memory_allocated(device) - before}))
     return noted
 
 
@@ -90,5 +85,5 @@ def _in_use() -> int:
     """Return the bytes that malloc has given out in this process. Raises AttributeError without `mallinfo2` (glibc)."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _MallocInfo
-    info = mallinfo()
-    return int(info.uordblks + info.hblkhd)
+    counts = mallinfo().counts
+    return int(counts[UORDBLKS] + counts[HBLKHD])

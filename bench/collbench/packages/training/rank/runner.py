@@ -133,7 +133,7 @@ def build(
     ready: dict[int, Any] = {}
     if not entry.shards_parameters:
         for number in range(len(parameters)) if traced else order[-1:]:
-            parameters[number].register_post_accumulate_grad_hook(_stamp(number, ready, watch))
+            parameters[number].register_post_accumulate_grad_hook(partial(_stamp, ready, watch, number))
     for tensor in model.examples:  # `build()` may draw them, and ranks are seeded differently
         place.real.broadcast(tensor)
     if not entry.broadcasts and scenario.shape is None:
@@ -150,11 +150,8 @@ def build(
     return Runner(strategy, sync, optimizer, parameters, clip, cast, watch, transport, model.batch, ready)
 
 
-def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:
-    def stamp(_: torch.Tensor) -> None:
-        ready[number] = watch.mark()
-
-    return stamp
+def _stamp(ready: dict[int, Any], watch: Stopwatch, number: int, _: torch.Tensor) -> None:
+    ready[number] = watch.mark()
 
 
 class _Users(Synchroniser):

@@ -6,8 +6,9 @@ backward while a call is in flight costs nothing and is not stamped: the step wa
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -156,6 +157,17 @@ def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> Abst
     return watch.packing if over else nullcontext()
 
 
+def _average(tensors: Sequence[torch.Tensor], transport: Transport, packing: AbstractContextManager[None]) -> None:
+    """Average tensors over ranks in one call."""
+    with packing:
+        flat = FLATTEN(tensors)
+    transport.all_reduce(flat).wait()
+    with packing:
+        flat.div_(transport.world_size)
+        for tensor, mean in zip(tensors, UNFLATTEN(flat, tensors), strict=True):
+            tensor.copy_(mean)
+
+
 class AfterBackward(Synchroniser):
     """The strategies naive, naive_async and flat: all calls are made after backward."""
 
@@ -189,14 +201,7 @@ class AfterBackward(Synchroniser):
                 gradient.div_(self._transport.world_size)
 
     def flat(self) -> None:
-        gradients = self._gradients()
-        with self._watch.packing:
-            flat = FLATTEN(gradients)
-        self._transport.all_reduce(flat).wait()
-        with self._watch.packing:
-            flat.div_(self._transport.world_size)
-            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):
-                gradient.copy_(mean)
+        _average(self._gradients(), self._transport, self._watch.packing)
 
 
 class LocalSgd(Synchroniser):
@@ -212,22 +217,17 @@ class LocalSgd(Synchroniser):
 
     def updated(self) -> None:
         self._steps += 1
-        if self._steps % self._every:
-            return
-        with torch.no_grad():
-            flat = FLATTEN([p.data for p in self._parameters])
-            self._transport.all_reduce(flat).wait()
-            flat.div_(self._transport.world_size)
-            for parameter, mean in zip(self._parameters, UNFLATTEN(flat, self._parameters), strict=True):
-                parameter.copy_(mean)
+        if not self._steps % self._every:
+            _average([parameter.data for parameter in self._parameters], self._transport, nullcontext())
 
 
 class DuringBackward(Synchroniser):
     """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
     A bucket is launched after all buckets before it, so all ranks launch in one order. A bucket of one parameter is
-    reduced in place, a larger bucket in a buffer. Parameters on the meta device have no data to copy or divide.
-    ends: divides gradients into buckets, from their bytes in the order in which they become ready.
+    reduced in place, a larger bucket in a buffer. A parameter that the last micro-batch did not use is sent after
+    backward: its gradient of earlier micro-batches, or zeros. Parameters on the meta device have no data to copy or
+    divide. ends: divides gradients into buckets, from their bytes in the order in which they become ready.
     """
 
     def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], BucketPlan]) -> None:
@@ -238,21 +238,20 @@ class DuringBackward(Synchroniser):
         self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
         self.buckets = self._buckets
         self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
-        # A buffer for each bucket of several parameters, None for other buckets.
-        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
-        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
-        buffers = iter(build.shared.buckets(several, self._parameters[0]))
-        self._buffers = [next(buffers) if len(bucket) > 1 else None for bucket in self._buckets]
+        elements = [[self._parameters[number].numel() for number in bucket] for bucket in self._buckets]
+        # Empty for a bucket of one parameter.
+        self._buffers = build.shared.buckets([sum(e) if len(e) > 1 else 0 for e in elements], self._parameters[0])
         self._blank = self._parameters[0].is_meta
-        self._views = [
-            list(buffer.split([self._parameters[n].numel() for n in bucket]))
-            if buffer is not None and not self._blank
-            else []
-            for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
-        ]
+        # Number of a parameter → its part of a buffer.
+        self._views = {
+            number: view
+            for bucket, buffer, sizes in zip(self._buckets, self._buffers, elements, strict=True)
+            if len(bucket) > 1 and not self._blank
+            for number, view in zip(bucket, buffer.split(sizes), strict=True)
+        }
         self._active = False
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            parameter.register_post_accumulate_grad_hook(partial(self._ready, number))
             for number, parameter in enumerate(self._parameters)
         ]
 
@@ -260,52 +259,51 @@ class DuringBackward(Synchroniser):
         for hook in self._hooks:
             hook.remove()
 
-    @contextmanager
-    def micro(self, last: bool) -> Iterator[None]:
+    def micro(self, last: bool) -> Any:
         self._active = last
-        self._missing = [len(bucket) for bucket in self._buckets]
+        self._missing = [set(bucket) for bucket in self._buckets]
         self._handles: list[Handle] = []
-        yield
+        return nullcontext()
 
-    def _hook(self, number: int) -> Any:
-        at = self._bucket_of[number]
-        place = self._buckets[at].index(number)
+    def _ready(self, number: int, _: torch.Tensor) -> None:
+        if self._active:
+            self._pack(number)
 
-        def ready(parameter: torch.Tensor) -> None:
-            if not self._active:
-                return
-            with self._watch.packing:
-                if self._views[at]:
-                    assert parameter.grad is not None  # noqa: S101 - the hook runs when it is there
-                    self._views[at][place].copy_(parameter.grad.view(-1))
-                self._missing[at] -= 1
-                self._launch()
-
-        return ready
-
-    def _launch(self) -> None:
-        """Launch the complete buckets, in order, up to the first that is not complete."""
-        while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
-            self._handles.append(self._transport.all_reduce(self._tensor(at)))
+    def _pack(self, number: int) -> None:
+        """Copy a gradient into its bucket; then launch the complete buckets, up to the first that is not complete."""
+        with self._watch.packing:
+            gradient, view = self._parameters[number].grad, self._views.get(number)
+            if view is not None and gradient is not None:
+                view.copy_(gradient.view(-1))
+            elif view is not None:
+                view.zero_()
+            self._missing[self._bucket_of[number]].remove(number)
+            while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
+                self._handles.append(self._transport.all_reduce(self._tensor(at)))
 
     def _tensor(self, at: int) -> torch.Tensor:
-        buffer = self._buffers[at]
-        tensor = self._parameters[self._buckets[at][0]].grad if buffer is None else buffer
-        assert tensor is not None  # noqa: S101 - complete
-        return tensor
+        first, *more = self._buckets[at]
+        if more:
+            return self._buffers[at]
+        gradient = self._parameters[first].grad
+        return torch.zeros_like(self._parameters[first]) if gradient is None else gradient
 
     def calls(self) -> tuple[int, ...]:
         return sent_by(self._transport)
 
     def finish(self) -> None:
+        for number in set().union(*self._missing):
+            self._pack(number)
         for at, handle in enumerate(self._handles):
             handle.wait()
             if self._blank:
                 continue
             with _packing_after(self._handles, at, self._watch):
                 self._tensor(at).div_(self._transport.world_size)
-                for view, number in zip(self._views[at], self._buckets[at], strict=False):
-                    self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
+                for number in self._buckets[at]:
+                    gradient = self._parameters[number].grad
+                    if number in self._views and gradient is not None:
+                        gradient.copy_(self._views[number].view_as(gradient))
 
 
 def trained(module: nn.Module) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from collbench.model.units import MIB
 from collbench.packages.training.catalog.strategies import DDP_FLAGS, NO_OPERATION, hooks_of, kind
 from collbench.packages.training.rank.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
-from collbench.packages.training.rank.transport import EmulatedLink, Transport
+from collbench.packages.training.rank.transport import EmulatedLink, ProcessGroupTransport
 from collbench.rank import torch_names
 from collbench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 
@@ -65,21 +65,17 @@ class Ddp(Synchroniser):
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 
-def _over_transport(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _over_transport(
+    transport: ProcessGroupTransport | EmulatedLink, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     return transport.future(bucket.buffer())
 
 
-def _noop(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
-
-
 def _register(ddp: DistributedDataParallel, hook: str) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
     if hook == NO_OPERATION:
-        ddp.register_comm_hook(None, _noop)
+        ddp.register_comm_hook(None, debugging_hooks.noop_hook)
     elif hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

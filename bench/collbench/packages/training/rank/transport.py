@@ -5,11 +5,12 @@ In: tensors. Out: a `Handle` for each call, to be waited for. Bytes and launch t
 on request its completion. The memory contains parameters, optimizer states and buckets, which strategies use in turn.
 """
 
-import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,7 +54,7 @@ class SentCall:
     done_ns: Any = 0
 
 
-class Transport:
+class Transport(ABC):
     """A carrier of all-reduces, which records them."""
 
     def __init__(self, world_size: int) -> None:
@@ -65,30 +66,14 @@ class Transport:
         # Function that marks an instant: the host's clock in ns, unless a stopwatch of the device is used.
         self.mark: Any = time.perf_counter_ns
 
+    @abstractmethod
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         """Begin to sum over ranks, in place."""
-        raise NotImplementedError
-
-    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Begin an all-reduce; return a future of the mean, as communication hooks of DistributedDataParallel do."""
-        raise NotImplementedError("torch's DistributedDataParallel does not send by this library")
 
     def _note(self, tensor: torch.Tensor) -> SentCall:
         sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
         self.sent.append(sent)
         return sent
-
-
-class RealTransport(Transport):
-    """A transport that moves data, over which ranks also agree on weights."""
-
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        """Copy the values of rank 0 to all ranks."""
-        raise NotImplementedError
-
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Return the values of every rank, in order of rank."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -98,7 +83,7 @@ class RankInfo:
     rank: int
     world_size: int
     device: torch.device
-    real: RealTransport
+    real: "ProcessGroupTransport | MpiTransport"
 
     @classmethod
     def of_group(cls, group: Group) -> "RankInfo":
@@ -108,7 +93,7 @@ class RankInfo:
         return cls(group.rank, size, group.device.handle, real)
 
 
-class ProcessGroupTransport(RealTransport):
+class ProcessGroupTransport(Transport):
     """A transport over torch's process group."""
 
     # Zeros that are sent in place of tensors without memory.
@@ -124,6 +109,7 @@ class ProcessGroupTransport(RealTransport):
         return _Stamped(work, sent, self.mark) if self.stamped else work
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Begin an all-reduce; return a future of the mean, as communication hooks of DistributedDataParallel do."""
         sent = self._note(tensor)
 
         def mean(done: Any) -> torch.Tensor:
@@ -133,16 +119,12 @@ class ProcessGroupTransport(RealTransport):
 
         return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        dist.broadcast(tensor, 0)
-
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(gathered, tensor.contiguous())
-        return gathered
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Copy the values of one rank to all ranks."""
+        dist.broadcast(tensor, source)
 
 
-class MpiTransport(RealTransport):
+class MpiTransport(Transport):
     """A transport over MPI's world, for tensors in the memory of the host."""
 
     def __init__(self, world_size: int, world: Any) -> None:
@@ -154,13 +136,9 @@ class MpiTransport(RealTransport):
         sent = self._note(tensor)
         return _Requested(self._world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        self._world.Bcast(buffer_of(tensor), 0)
-
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        gathered = tensor.new_empty((self.world_size, tensor.numel()))
-        self._world.Allgather(buffer_of(tensor.contiguous()), buffer_of(gathered))
-        return [values.view_as(tensor) for values in gathered]
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Copy the values of one rank to all ranks."""
+        self._world.Bcast(buffer_of(tensor), source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,27 +194,28 @@ class EmulatedLink(Transport):
         self._count = self._settled = 0
         self._free_ns = 0
         self._open: deque[SentCall] = deque()  # launched calls without known completion; the first is _settled
-        # Needed because the thread that completes futures settles calls, too.
+        # Completes futures, one after the other; it settles calls, too, which needs a lock.
+        self._timer = ThreadPoolExecutor(max_workers=1)
         self._lock = threading.Lock()
-        self._timer: queue.SimpleQueue[tuple[_Awaited, Callable[[], None]]] | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Awaited":
-        index, now = self._count, time.perf_counter_ns()
-        call = SentCall(tensor.numel() * tensor.element_size(), now)
-        self.sent.append(call)
+        call = self._note(tensor)
         with self._lock:
+            index = self._count
             self._open.append(call)
-            self._launched[self._rank, index % SLOTS] = (now, index + 1)
+            self._launched[self._rank, index % SLOTS] = (call.launched_ns, index + 1)
             self._count += 1
         return _Awaited(self, call, index)
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        future = torch.futures.Future()
-        call = self.all_reduce(tensor)
-        if self._timer is None:
-            self._timer = queue.SimpleQueue()
-            threading.Thread(target=self._serve, daemon=True).start()
-        self._timer.put((call, lambda: future.set_result(tensor)))
+        """Begin an all-reduce; return a future of the tensor, as communication hooks of torch do."""
+        future, call = torch.futures.Future(), self.all_reduce(tensor)
+
+        def finish() -> None:
+            call.wait()
+            future.set_result(tensor)
+
+        self._timer.submit(finish)
         return future
 
     def settle(self, index: int) -> bool:
@@ -252,13 +231,6 @@ class EmulatedLink(Transport):
                 self._free_ns = call.done_ns = began + int(taken * 1e9)
                 self._settled += 1
             return True
-
-    def _serve(self) -> None:
-        assert self._timer is not None  # noqa: S101 - made before the thread
-        while True:
-            call, finish = self._timer.get()
-            call.wait()
-            finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +264,8 @@ class SharedTensors:
 
     def __init__(self) -> None:
         self._parameters: list[torch.Tensor] = []
-        self._states: dict[int, dict[str, torch.Tensor]] = {}
+        # Of each parameter; empty before the first step.
+        self._states: list[dict[str, torch.Tensor]] = []
         self._buckets: torch.Tensor | None = None
 
     def adopt(self, module: nn.Module) -> None:
@@ -310,30 +283,22 @@ class SharedTensors:
 
     def adopt_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the states of an optimizer that has made a step, such as momentum, into the set if the set has none."""
-        if self._states:
-            return
-        for number, parameter in enumerate(_parameters(optimizer)):
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if type(value) is torch.Tensor and value.numel():
-                    self._states.setdefault(number, {})[name] = value
+        self._states = self._states or [optimizer.state.get(parameter, {}) for parameter in _parameters(optimizer)]
 
     def lend_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the set's states, as zeros, to an optimizer that has made no step, if shapes agree.
 
         SGD and Adam begin with zeros, too, so training does not change.
         """
-        parameters = list(_parameters(optimizer))
-        for number, states in self._states.items():
-            parameter = parameters[number] if number < len(parameters) else None
-            shapes = {state.shape for state in states.values() if state.dim()}
-            if parameter is not None and shapes <= {parameter.shape}:
+        for parameter, states in zip(_parameters(optimizer), self._states, strict=False):
+            if all(not state.dim() or state.shape == parameter.shape for state in states.values()):
                 optimizer.state[parameter] = {name: state.zero_() for name, state in states.items()}
 
     def buckets(self, elements: Sequence[int], like: torch.Tensor) -> list[torch.Tensor]:
         """Return a tensor for each bucket, one after the other in the set's memory."""
         total = sum(elements)
         if not total:
-            return []
+            return [like.new_empty(0) for _ in elements]
         if self._buckets is None or self._buckets.numel() < total:
             # Allocate the most that any strategy needs: earlier strategies keep their old memory.
             most = max(total, sum(parameter.numel() for parameter in self._parameters))
