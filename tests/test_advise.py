@@ -122,12 +122,6 @@ def test_where_nothing_is_worth_typing_nothing_is_there_to_type(warm):
     assert "Communication-bound: the bytes alone take" in slow.stdout
 
 
-def test_a_time_without_a_unit_is_asked_for_one(warm):
-    """60 was once taken as 60 s, and the answer was to change nothing."""
-    done = warm("advise", "--model", "tiny", "--backward", "60", *LINK)
-    assert done.returncode == 2 and "60 has no unit; write 60ms, or 60s" in done.stderr
-
-
 def test_a_measured_run_is_a_link(warm):
     done = warm(
         "advise", "--model", "nano", "--backward", "60ms", "--link", BEFORE, "--world-size", "2", "--dtype", "bfloat16"
@@ -229,6 +223,7 @@ LINK = ("--link", "2ms+1GB/s")
         (("--model", "tny", "--backward", "60ms", *LINK), "did you mean 'tiny'?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
         (("--model", "tiny", *LINK, "--backward", "0ms"), "must be above 0"),
+        (("--model", "tiny", *LINK, "--backward", "60"), "60 has no unit; write 60ms, or 60s"),
         ((*TINY, *LINK, "--uncertainty", "2"), "--uncertainty"),
         ((*TINY, "--link", "fast"), "write latency and rate"),
         ((*TINY, "--link", "nowhere"), "no such run"),
@@ -303,12 +298,7 @@ def explained_of(advised: bool, cpu: bool | None = None) -> ExplainedAdvice:
     ready_times = ReadyTimes.of([4 * size for size in elements], ready)
     result = replace(advisor.advise(ready_times, COST), advised=advised)
     explained = advisor.explain(result, ready_times, LinkModel(COST, "a link", "link", cpu), 4, "a model")
-    return saving(explained, 2 * WORTH)
-
-
-def saving(explained: ExplainedAdvice, share: float) -> ExplainedAdvice:
-    """Return the same advice with ways that save this share of a step."""
-    return replace(explained, ways=tuple(way._replace(saved=share) for way in explained.ways))
+    return replace(explained, ways=tuple(way._replace(saved=2 * WORTH) for way in explained.ways))
 
 
 def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[str]:
@@ -359,11 +349,6 @@ def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised,
         f"{steps}{cleared}{again}\n{CHECK}\n# {after}\n{checked}\nprint('as advised')\ndist.destroy_process_group()\n"
     )
     assert on_two_ranks(tmp_path, script) == ["as one process\nas advised\n"] * 2
-
-
-def test_a_setting_is_typed_only_where_it_is_worth_it():
-    text = written(advice.document(saving(explained_of(False), WORTH / 2)))
-    assert "`" not in text and "What to type" not in text
 
 
 def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():

@@ -113,11 +113,8 @@ def test_torch_default_has_a_small_first_bucket_and_an_explicit_25_has_none():
     mib = 2**20
     ready_times = ReadyTimes.of([mib] * 60, [float(60 - i) for i in range(60)])
     assert buckets.bucket_bytes(ready_times, buckets.torch_default(ready_times)) == (mib, 25 * mib, 25 * mib, 9 * mib)
-    assert buckets.bucket_bytes(ready_times, buckets.uniform(ready_times, buckets.TORCH_CAPS[1])) == (
-        25 * mib,
-        25 * mib,
-        10 * mib,
-    )
+    explicit = buckets.uniform(ready_times, buckets.TORCH_CAPS[1])
+    assert buckets.bucket_bytes(ready_times, explicit) == (25 * mib, 25 * mib, 10 * mib)
 
 
 def test_thousands_of_caps_are_thinned_out_evenly():

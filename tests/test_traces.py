@@ -19,8 +19,8 @@ from collbench.packages.replay import importers as traces
 from collbench.packages.replay import report as findings
 from collbench.packages.replay import store as call_file
 from collbench.packages.replay.analyze.recorded import recorded_job
-from collbench.packages.replay.importers import FILES_NO_RECORDING, FILES_OF_OTHER_FORMAT, INCOMPLETE_CALLS, recordings
-from collbench.packages.replay.recorded_calls import RECORDED_LEFT_OUT, UNSURE_OPERATORS
+from collbench.packages.replay.importers import FILES_NO_RECORDING, FILES_OF_OTHER_FORMAT, recordings
+from collbench.packages.replay.recorded_calls import INCOMPLETE_CALLS, RECORDED_LEFT_OUT, UNSURE_OPERATORS
 from collbench.report.notices import sentence, sentences
 from conftest import ROOT
 

@@ -384,17 +384,12 @@ def _exchanges(step: _Step) -> _Step:
     calls = list[tuple[int, RecordedCall]]()
     for place, call in step.calls:
         earlier, before = calls[-1] if calls else (place, call)
-        if {before.operation, call.operation} == ONE_WAY and (
-            (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
-        ):
+        sent, received = ((each.peer, each.dtype, each.elements_in or each.elements_out) for each in (before, call))
+        if {before.operation, call.operation} == ONE_WAY and sent == received:
             calls[-1] = earlier, replace(before, operation="sendrecv_pair")
         else:
             calls.append((place, call))
     return step._replace(calls=calls)
-
-
-def _sent(call: RecordedCall) -> int | None:
-    return call.elements_in or call.elements_out
 
 
 def _contradiction(lists: Sequence[Made]) -> str:

@@ -33,6 +33,7 @@ MISSING_CALLS = Kind(
     "how long all calls took: {recorded} of {made} calls of a rank were recorded (numbers {first} to {last})",
 )
 RECORDED_LEFT_OUT = Kind("recorded-left-out", "{count} × {what}: left out")
+INCOMPLETE_CALLS = Kind("incomplete-calls", "{count} of the calls were not complete")
 CALLS_WITHOUT_NAME = Kind("calls-without-name", "{count} × calls without a name: left out")
 UNSURE_OPERATORS = Kind("unsure-operators", "{count} × operators of torch that may be further calls: left out")
 # Notices on communication that may be missing from the time in calls.
@@ -135,8 +136,6 @@ class RankRecording:
     process: tuple[str, int] | None = field(default=None, compare=False)
     # Backends as the file names them; "" if it does not. A saved list never does.
     backend: str = field(default="", compare=False)
-    # Number of incomplete calls; `calls` includes them.
-    incomplete: int = field(default=0, compare=False)
     # Number of calls that the recorder dropped, or None if it does not record this. A saved list never has it.
     dropped: int | None = field(default=None, compare=False)
     # Number of ranks of the job that the file states, and the most that its groups prove. A saved list has neither.

@@ -153,7 +153,6 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
             )
 
 
-INCOMPLETE_CALLS = Kind("incomplete-calls", "{count} of the calls were not complete")
 HOST_CLOCK = Kind("host-clock", "{count} of {calls} durations are by the host's clock: not added to a GPU's")
 
 
@@ -185,8 +184,6 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
             without = {call: replace(call, duration_s=None) for call in timed if call.by_host}
             ranks = [replace(rank, calls=tuple(without.get(call, call) for call in rank.calls)) for rank in ranks]
     calls = [call for rank in ranks for call in rank.calls]
-    if incomplete := sum(rank.incomplete for rank in ranks):
-        notices.append(INCOMPLETE_CALLS(count=incomplete))
     sizes = [call.group_size for call in calls if call.group_size] + [rank.proven_world for rank in ranks]
     proven = max([*sizes, *(max(call.group, default=0) + 1 for call in calls if call.group)], default=0)
     proven = max([proven, len(ranks) if len(ranks) > 1 else 0, *(number + 1 for number in numbers if number)])

@@ -29,7 +29,7 @@ from collbench.packages.replay.importers.recordings import (
     rank_of,
     whole,
 )
-from collbench.packages.replay.recorded_calls import RankRecording, RecordedCall
+from collbench.packages.replay.recorded_calls import INCOMPLETE_CALLS, RankRecording, RecordedCall
 
 # NCCL has no operations on lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
@@ -54,13 +54,13 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> lis
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
     batches = _batches_of(entries)
-    calls, incomplete = [], 0
+    calls = []
     for entry in entries:
         if entry.get("profiling_name") == BATCH:
             continue  # its state and its time are used for its calls
         described, together, torn = batches.get(id(entry), (entry, 1, False))
         # gloo never marks a call as completed, only as retired.
-        incomplete += not _complete(described)
+        left_out[INCOMPLETE_CALLS()] += not _complete(described)
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
         communicator, duration_ms = _group_name(entry), described.get("duration_ms")
         group = groups.get(communicator, only_group)
@@ -76,9 +76,10 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> lis
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
-    rank = RankRecording(name, rank_of(name), tuple(calls), first_ns or None, by_name=True, incomplete=incomplete)
     dropped = whole(entries[0].get("record_id")) if entries else None  # the ring drops the oldest; numbers begin at 0
-    return [replace(rank, dropped=dropped, stated_world=len(groups.get(DEFAULT_GROUP) or ()) or None)]
+    world, began_ns = len(groups.get(DEFAULT_GROUP) or ()) or None, first_ns or None
+    rank = rank_of(name)
+    return [RankRecording(name, rank, tuple(calls), began_ns, by_name=True, dropped=dropped, stated_world=world)]
 
 
 def _batches_of(entries: Sequence[Json]) -> dict[int, tuple[Json, int, bool]]:
