@@ -15,7 +15,6 @@ from itertools import pairwise
 from statistics import fmean
 
 from collbench import __version__
-from collbench.analyze.sessions import launches_of
 from collbench.catalog import collectives
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, half, place_named, ranks_together
@@ -207,9 +206,10 @@ def _other_options(case: Case) -> list[str]:
 
 def ranks_of(run: Run, case: Case) -> list[RankFacts]:
     """Return the facts of each rank from the first launch with the case's backend and world size."""
-    kind, launches = (case.backend, case.world_size), launches_of(run.environment)
-    alike = (launch for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
-    return next((launch["ranks"] for launch in alike), [])
+    launches = (launch for session in run.environment for launch in session.get("launches", []))
+    kind = (case.backend, case.world_size)
+    matching = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
+    return next(matching, [])
 
 
 def devices(case: Case, ranks: Iterable[RankFacts]) -> dict[int, Json]:
