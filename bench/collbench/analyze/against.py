@@ -241,6 +241,13 @@ def levels_of(rounds: Rounds, pairs: Iterable[Pair]) -> dict[Pair, tuple[float, 
     return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
 
 
+def noise_of(run: Run) -> float | None:
+    """Return the largest A/A noise of the run, in seconds per call; None without second copies."""
+    return max(
+        (each.noise_s for shared in scenes_of(run) if (each := differences_of(run, shared)).copies), default=None
+    )
+
+
 def over_references(run: Run) -> dict[Case, tuple[Series, float]]:
     """For each case with a reference, return the difference in each round, and the A/A noise of its rounds (seconds).
 

@@ -6,6 +6,7 @@ questions without an answer, with the reason. If nothing is found, it states thi
 
 from types import SimpleNamespace
 
+from collbench.analyze.against import noise_of
 from collbench.analyze.consistency import findings as inconsistencies
 from collbench.analyze.cost_model import bounds, fits, hardware_bounds
 from collbench.analyze.links import matrices, slow_ranks_and_links
@@ -34,6 +35,7 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
+        noise_s=noise_of(run),
         of_packages={name: reading.value for name, reading in readings(run).items()},
         incomplete=missing,
     )

@@ -73,7 +73,7 @@ class Operation:
     # Number of stamps that an iteration leaves on a rank in addition to its start and its duration.
     inner_stamps: Callable[[Case], int] = lambda case: 0
     # For an operation of a package: the model of its section of a configuration (`config.fields.PackageSection`); the
-    # function (config, machine) → `planning.asked.Asked`; and the function in ranks (case, settings, number of
+    # function (config, machine, section) → `planning.asked.Asked`; and the function in ranks (case, settings, number of
     # the launch, `rank.stage.RankPlace`) → a function that makes the workload of each case of the launch.
     section: Deferred | None = None
     cases: Deferred | None = None

@@ -288,5 +288,7 @@ class Analysis:
     # Maps the name of a package to its conclusions, from its own cases (which are also among the summaries) or from
     # others.
     of_packages: Mapping[str, object] = field(default_factory=dict)
+    # A/A noise: seconds per call by which second copies may differ from the first; None without second copies.
+    noise_s: float | None = None
     # The notice on missing measurements, which is also among `notices`; None if nothing is missing.
     incomplete: Notice | None = None

@@ -25,6 +25,10 @@ class Asked:
 
 
 def asked(config: Config, machine: Machine) -> list[Asked]:
-    """Return what the sections of all packages ask for."""
-    operations = [package.operation.value for package in PACKAGES if package.operation is not None]
-    return [operation.cases(config, machine) for operation in operations if operation.cases is not None]
+    """Return what the sections of the configuration ask for."""
+    found = []
+    for package in PACKAGES:
+        section = getattr(config, package.name) if package.operation is not None else None
+        if package.operation is not None and section is not None:
+            found.append(package.operation.value.cases(config, machine, section))
+    return found

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from collbench.analyze.against import differences_of, scenes_of
 from collbench.catalog.collectives import OPERATIONS
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
@@ -250,10 +249,8 @@ def _trust(view: View) -> str:
     elif alone:
         only = "there is only one launch" if view.run.plan.launches == 1 else "each case has only one good launch"
         phrases.append(f"there is no interval, because {only}")
-    differences = [differences_of(view.run, shared) for shared in scenes_of(view.run)]
-    if any(each.copies for each in differences):
-        most = format_seconds(max(each.noise_s for each in differences))
-        phrases.append(f"two copies of one case differ by up to {most} per call")
+    if (noise_s := view.analysis.noise_s) is not None:
+        phrases.append(f"two copies of one case differ by up to {format_seconds(noise_s)} per call")
     count = len(view.caveats)
     phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
     return f"**Trust**: {'; '.join(phrases)}."

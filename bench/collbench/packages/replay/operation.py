@@ -25,6 +25,6 @@ OPERATION = Operation(
     options=("metric", "scheduling", "settings", "memory", "oversubscribed"),
     inner_stamps=recorded_stamps,
     section=Deferred("packages.replay.config:ReplaySection"),
-    cases=Deferred("packages.replay.planning:asked"),
+    cases=Deferred("packages.replay.importers:asked"),
     rank=Deferred("packages.replay.rank:workloads"),
 )

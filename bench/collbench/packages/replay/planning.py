@@ -36,8 +36,6 @@ from collbench.model.notices import Kind, Notice, first, with_counts
 from collbench.model.projection import grouped
 from collbench.model.records import Case, Machine
 from collbench.model.units import first_few
-from collbench.packages.replay import store
-from collbench.packages.replay.config import ReplaySection
 from collbench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from collbench.packages.replay.replayed_calls import (
     NAME,
@@ -74,14 +72,9 @@ class _Step(NamedTuple):
     calls: Sequence[tuple[int, RecordedCall]]
 
 
-def asked(config: Config, machine: Machine) -> Asked:
-    """Return the replays of the section: a case for each backend, world size and combination of options."""
-    section, operation = config.section(ReplaySection), OPERATIONS[NAME]
-    if section is None:
-        return Asked()
-    from collbench.packages.replay.importers import named  # here: runs without a replay need no importers
-
-    recording = named(section)
+def asked(config: Config, machine: Machine, recording: CallList) -> Asked:
+    """Return the replays of a recording: a case for each backend, world size and combination of options."""
+    operation = OPERATIONS[NAME]
     replays: dict[str, Replay] = {}
     cases: dict[str, Case] = {}
     for backend, n in worlds(config, machine):
@@ -91,8 +84,7 @@ def asked(config: Config, machine: Machine) -> Asked:
             case = case_of(replayed, Case(NAME, backend, n, BYTES.name, 0, oversubscribed=shared, **options))
             cases[case.key], replays[str(recording_in(case))] = case, replayed
     notices = dict.fromkeys(change for replayed in replays.values() for change in replayed.changes)
-    files = {store.FILE: store.to_text(recording)}
-    return Asked([*cases.values()], (), [*notices], ReplaySettings(replays=replays), files)
+    return Asked([*cases.values()], (), [*notices], ReplaySettings(replays=replays))
 
 
 def replay(recorded: CallList, backend: str, world_size: int) -> Replay:

@@ -1,6 +1,6 @@
 """Assemble the readings of one or more files into one run: plan, samples, facts for its manifest and environment.
 
-In: a `Reading` per file. Out: an `Imported`. The k-th number of a case becomes its launch k, in the order of the files
+In: a `ReadFile` per file. Out: an `Imported`. The k-th number of a case becomes its launch k, in the order of the files
 and of their rows. Writes nothing and prints nothing.
 """
 
@@ -16,10 +16,10 @@ from collbench.model.projection import grouped
 from collbench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
 from collbench.packages.interop.importers import nccl_tests, osu
 from collbench.packages.interop.importers.context import difference
-from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, ReadFile, Source
 
 # Format, as the command line names it → the function that reads one file.
-READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
+READERS: dict[str, Callable[[Source, Options], ReadFile]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
 # Start time of a case, which is not in the output of other tools.
 UNKNOWN_TIME_S = 0.0
 T = TypeVar("T")
@@ -45,7 +45,7 @@ REPEATED_CASES = Kind(
 )
 
 
-def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
+def assemble(format: str, name: str, files: Sequence[tuple[Source, ReadFile]]) -> Imported:  # noqa: A002
     """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two files are equal."""
     by_content: dict[str, Source] = {}
     for source, _ in files:
@@ -114,7 +114,7 @@ OTHER_SETTINGS = Kind(
 )
 
 
-def _pooled(files: Sequence[tuple[Source, Reading]]) -> tuple[list[Number], Counter[Notice]]:
+def _pooled(files: Sequence[tuple[Source, ReadFile]]) -> tuple[list[Number], Counter[Notice]]:
     """Return the numbers of cases whose tables have equal facts, and the number of other rows, by what differs."""
     numbers = [(source, number) for source, reading in files for number in reading.numbers]
     tables: dict[Case, dict[Any, tuple[Source, dict[str, Any]]]] = defaultdict(dict)

@@ -1,6 +1,6 @@
 """Read the output of nccl-tests and rccl-tests, text or JSON: one `Number` for each placement of each row.
 
-In: a `Source`. Out: a `Reading`. The times in the file are used unchanged; its bandwidths only serve to find or check
+In: a `Source`. Out: a `ReadFile`. The times in the file are used unchanged; its bandwidths only serve to find or check
 the number of ranks and the meaning of size. `nccl_text` and `nccl_json` parse the layouts.
 """
 
@@ -22,7 +22,7 @@ from collbench.packages.interop.importers import nccl_json, nccl_text, readings
 from collbench.packages.interop.importers.logs import LogLine
 from collbench.packages.interop.importers.nccl_json import AVERAGES
 from collbench.packages.interop.importers.nccl_text import Half, Row, Section
-from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, ReadFile, Source
 
 BACKEND = "nccl"
 # Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
@@ -42,9 +42,9 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
 TWICE, ONCE = 2.0, 1.0
 
 
-def read(source: Source, options: Options) -> Reading:
+def read(source: Source, options: Options) -> ReadFile:
     """Read all executions in one file. Raises ForeignError if there is none, or if a necessary fact is missing."""
-    reading = Reading()
+    reading = ReadFile()
     where = str(source.path)
     lines = source.lines()
     if any(line.text.startswith(OURS) for line in lines):
@@ -94,7 +94,7 @@ UNNAMED_DIVISION = Kind("unnamed-division", f"{LEFT_OUT}NCCL_TESTS_SPLIT divided
 CONTRADICTION = Kind("contradiction", f"{LEFT_OUT}numbers of the row contradict each other, or the test")
 
 
-def _read_section(section: Section, options: Options, source: Source, reading: Reading) -> None:
+def _read_section(section: Section, options: Options, source: Source, reading: ReadFile) -> None:
     """Add the numbers of one execution."""
     reading.rows += len(section.rows)
     reading.tools.append(section.tool or "nccl-tests of unknown version")
@@ -133,7 +133,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         reading.numbers += _numbers(row, section, case, reading)
 
 
-def _ranks(section: Section, op: str, options: Options, source: Source, reading: Reading) -> int:
+def _ranks(section: Section, op: str, options: Options, source: Source, reading: ReadFile) -> int:
     """Return the number of ranks: from the list of devices, else from busbw/algbw if this ratio depends on it alone."""
     listed, computed = section.world_size, None
     if section.copies > 1:
@@ -225,7 +225,7 @@ AVERAGE_ASSUMED = Kind(
 CALLS_UNKNOWN = Kind("calls-unknown", "unknown: the number of calls behind a time")
 
 
-def _describe(section: Section, ranks: int, reading: Reading) -> None:
+def _describe(section: Section, ranks: int, reading: ReadFile) -> None:
     """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks.
 
     In JSON only the first device of a process is listed: its other devices are assumed to have the same host and name.
@@ -286,7 +286,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -
 NO_TIME_IN_HALF = Kind("no-time-in-half", f"{LEFT_OUT}no time in one half of the row")
 
 
-def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
+def _numbers(row: Row, section: Section, case: Case, reading: ReadFile) -> Iterable[Number]:
     iterations = section.iterations or row.iterations
     for half in row.halves:
         placed = usual(replace(case, placement=half.place))
@@ -328,7 +328,7 @@ STRANGE_RATES = Kind(
 )
 
 
-def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
+def _check_rates(rows: Iterable[Row], op: str, together: int, reading: ReadFile) -> None:
     """Add a notice if bus bandwidths do not follow from size, time and `together`, the number of ranks of a group."""
     factor, checked, wrong = readings.bus_factor(op, together), 0, list[tuple[int, float, float]]()
     for row in rows if together > 1 else ():  # for one rank some versions print 0, others algbw

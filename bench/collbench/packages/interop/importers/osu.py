@@ -1,6 +1,6 @@
 """Read the output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL in their xccl tests): one `Number` per row.
 
-In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
+In: a `Source`. Out: a `ReadFile`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
 back: metric pipelined. All tests use the same buffers for every call (`hot`), one to send and another to receive (out
 of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from the command line that
@@ -23,7 +23,7 @@ from collbench.model.records import Aggregate, Case, Failure
 from collbench.packages.interop.importers import readings
 from collbench.packages.interop.importers.context import COMMAND, INTERLEAVED, Context, LogFacts
 from collbench.packages.interop.importers.logs import Command, LogLine, command_in
-from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, Reading, Source
+from collbench.packages.interop.importers.readings import LEFT_OUT, Number, Options, ReadFile, Source
 
 # Title in the header (lower-case letters only, without `latency`) → operation.
 TESTS = {
@@ -109,12 +109,12 @@ class _Table:
 NO_TITLE = Kind("no-title", f"{LEFT_OUT}in a table without a title")
 
 
-def read(source: Source, options: Options) -> Reading:
+def read(source: Source, options: Options) -> ReadFile:
     """Read all tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
     tables = [table for table in _tables(source.lines()) if table.rows or table.unread]
     if not any(table.rows for table in tables):
         raise ForeignError(f"{source.path}: no table of results of the OSU Micro-Benchmarks in it")
-    reading = Reading()
+    reading = ReadFile()
     titled = any(table.title is not None for table in tables)
     for table in tables:
         if table.mixed is not None:
@@ -247,7 +247,7 @@ LIBRARY_UNKNOWN = Kind(
 )
 
 
-def _read_table(table: _Table, options: Options, source: Source, reading: Reading) -> None:
+def _read_table(table: _Table, options: Options, source: Source, reading: ReadFile) -> None:
     """Add the numbers of one table."""
     reading.rows += len(table.rows)
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")

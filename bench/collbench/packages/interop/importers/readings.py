@@ -1,7 +1,7 @@
 """Define input and result of readers of other tools' output, and helpers for all readers. No format is known here.
 
 In: a path. Out: a `Source`; `logs` removes labels and envelopes from its lines. A reader takes a source and the user's
-`Options` and returns a `Reading`: numbers, left-out rows with reasons, facts that the file lacks, and all assumptions
+`Options` and returns a `ReadFile`: numbers, left-out rows with reasons, facts that the file lacks, and all assumptions
 of the reader. Errors are one-line ForeignErrors.
 """
 
@@ -128,7 +128,7 @@ class Number:
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadFile:
     """The content of one file. A notice may be in these lists twice; a run has it once."""
 
     # Number of lines of the tables, including left-out lines.

@@ -10,10 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from collbench.config.models import Config
 from collbench.machine import memory
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice, with_counts
+from collbench.model.records import Machine
 from collbench.model.units import NS
+from collbench.packages.replay import planning
 from collbench.packages.replay import store as call_file
 from collbench.packages.replay.config import ReplaySection
 from collbench.packages.replay.importers.execution_trace import read_execution_trace
@@ -21,6 +24,7 @@ from collbench.packages.replay.importers.kineto import read_kineto
 from collbench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from collbench.packages.replay.importers.recordings import texts
 from collbench.packages.replay.recorded_calls import ONE_WAY, CallList, RankRecording
+from collbench.planning.asked import Asked
 
 # Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file.
 Reader = Callable[[str, str, Counter[Notice]], list[RankRecording]]
@@ -45,9 +49,10 @@ NUMBERED = {"flight recorder", INSPECTOR}
 LEAST_UNIX_NS, CLOCKS_APART_S, ON_ONE_HOST_S = 10**18, 600.0, 1.0
 
 
-def named(section: ReplaySection) -> CallList:
-    """Return the recorded job that a configuration names."""
-    return read([Path(name) for name in section.recording])
+def asked(config: Config, machine: Machine, section: ReplaySection) -> Asked:
+    """Return the replays of the recorded job that a configuration names; the run keeps the recording."""
+    recording = read([Path(name) for name in section.recording])
+    return replace(planning.asked(config, machine, recording), files={call_file.FILE: call_file.to_text(recording)})
 
 
 def read(paths: Sequence[Path]) -> CallList:

@@ -48,11 +48,8 @@ from collbench.planning.cases import option_values, oversubscribed, worlds
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
-def asked(config: Config, machine: Machine) -> Asked:
-    """Return the cases of the section `training`; none without this section."""
-    section = config.section(TrainingSection)
-    if section is None:
-        return Asked()
+def asked(config: Config, machine: Machine, section: TrainingSection) -> Asked:
+    """Return the cases of the section `training`."""
     cases, skips, notices, scene_bytes = list[Case](), list[Skip](), list[Notice](), dict[str, int]()
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
     scenarios = list(_scenarios(config, section, machine))

@@ -1,0 +1,61 @@
+"""Run the tests of a copy of CollBench that lacks a package: a plugin of pytest, `-p absent`, with ABSENT=PACKAGE.
+
+A test that uses the package is skipped as the package's own when it first uses it, and so is a test whose name has the
+package. Tests that start processes are left out: `test_standing_alone` starts a run itself.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+ABSENT = os.environ["ABSENT"]
+# Fixtures that start the program, or ranks.
+STARTING = {"warm", "cli", "launcher", "checkout", "ended"}
+
+
+class Thing(ModuleType):
+    """A module of the package, or anything in it: every use but naming a part skips the test."""
+
+    def __getattr__(self, name: str) -> "Thing":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Thing(name)
+
+    def _used(self, *_: object, **__: object) -> None:
+        pytest.skip(f"a test of {ABSENT}", allow_module_level=True)
+
+    __call__ = __iter__ = __or__ = __contains__ = __getitem__ = __len__ = _used
+    __path__: list[str] = []  # noqa: RUF012 - makes it a package for the import system
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of the absent package."""
+
+    def find_spec(self, name, path, target=None):
+        within = f"{name}.".startswith(f"collbench.packages.{ABSENT}.")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if within else None
+
+    def create_module(self, spec):
+        return Thing(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def pytest_configure():
+    sys.meta_path.insert(0, Finder())
+
+
+def pytest_collection_modifyitems(config, items):
+    kept = [
+        item
+        for item in items
+        if not STARTING & set(getattr(item, "fixturenames", ())) and not re.search(rf"\b{ABSENT}\b", item.name)
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
