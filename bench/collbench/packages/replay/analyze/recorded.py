@@ -18,7 +18,7 @@ import math
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +64,8 @@ SIZED = {
 COUNTED_IN_BYTES = {"NCCL Inspector"}
 # Operation, dtype, elements, ranks of the group.
 CallKind = tuple[str, str | None, int | None, int | None]
+# Kind of a notice on a withheld conclusion, and the operation that it is about ("" if it is about none) → its calls.
+Reasons = Counter[tuple[Kind, str]]
 # Identity of a group: its ranks, or its name.
 GroupKey = tuple[int, ...] | str
 
@@ -103,15 +105,15 @@ class _Call:
 
 def recorded_job(recorded: CallList) -> RecordedJob:
     """Return the account of where the time of a recorded job went."""
-    ranks, steps, reasons = recorded.ranks, recorded.steps, Counter[Notice]()
+    ranks, steps, reasons = recorded.ranks, recorded.steps, Reasons()
     files = tuple(rank.source for rank in ranks) if any(rank.rank is None for rank in ranks) else ()
     numbers = tuple(number if files or rank.rank is None else rank.rank for number, rank in enumerate(ranks))
     unequal = len({rank.steps for rank in ranks}) > 1
     for kind, applies in ((NUMBERED_BY_FILES, files), (UNEQUAL_STEPS, unequal), (ONE_STEP, steps == 1)):
         if applies and len(ranks) > 1:
-            reasons[kind()] = 0
+            reasons[kind, ""] = 0
     if steps > 1 and (outside := sum(call.step is None for rank in ranks for call in rank.calls)):
-        reasons[OUTSIDE_STEPS()] = outside
+        reasons[OUTSIDE_STEPS, ""] = outside
     every = _timed(recorded, numbers, reasons)
     ended = _divide(every, recorded, reasons)
     calls = [each for each in every if steps == 1 or each.call.step is not None]
@@ -261,7 +263,7 @@ GROUPS_BY_NAME = Kind(
 UNTOLD = Kind("untold", "{what} (of {count} of {calls} calls)")
 
 
-def _withheld(recorded: CallList, reasons: Counter[Notice], unclaimed_s: float) -> Iterator[Notice]:
+def _withheld(recorded: CallList, reasons: Reasons, unclaimed_s: float) -> Iterator[Notice]:
     """Yield notices on calls that the files prove to be missing, on withheld conclusions, and on unknown facts.
 
     Conclusions are withheld first on the whole recording, then by number of calls, descending.
@@ -270,9 +272,10 @@ def _withheld(recorded: CallList, reasons: Counter[Notice], unclaimed_s: float) 
         yield Notice(MISSING_CALLS, recorded.gaps)
     if kernels := sum(rank.unclaimed for rank in recorded.ranks):
         yield UNCLAIMED_KERNELS(kernels=kernels, seconds=unclaimed_s)
-    order = sorted(reasons, key=lambda reason: (-(reasons[reason] or math.inf), reason.kind is ONE_SIDED))
-    for reason in order[:MOST_REASONS]:
-        yield replace(reason, values={**reason.values, "calls": reasons[reason] or None})
+    order = sorted(reasons, key=lambda reason: (-(reasons[reason] or math.inf), reason[0] is ONE_SIDED))
+    for kind, operation in order[:MOST_REASONS]:
+        values = {"operation": operation} if kind is ONE_SIDED else {}
+        yield Notice(kind, {**values, "calls": reasons[kind, operation] or None})
     if (more := len(order) - MOST_REASONS) > 0:
         yield FURTHER_REASONS(count=more)
     total = sum(len(rank.calls) for rank in recorded.ranks)
@@ -284,7 +287,7 @@ def _withheld(recorded: CallList, reasons: Counter[Notice], unclaimed_s: float) 
     yield from recorded.notices
 
 
-def _timed(recorded: CallList, numbers: Sequence[int], reasons: Counter[Notice]) -> list[_Call]:
+def _timed(recorded: CallList, numbers: Sequence[int], reasons: Reasons) -> list[_Call]:
     """Return the calls of all ranks, with the time of those whose duration was recorded."""
     every = list[_Call]()
     world = () if recorded.world_is_least else tuple(range(recorded.world_size or 0))
@@ -300,20 +303,20 @@ def _timed(recorded: CallList, numbers: Sequence[int], reasons: Counter[Notice])
             calls.append(_Call(number, call, group, begin_ns, whole_ns(call.duration_s)))
         timed = [each for each in calls if each.call.duration_s is not None]
         if without := len(calls) - len(timed):
-            reasons[NO_DURATION()] += without
+            reasons[NO_DURATION, ""] += without
         starts = [whole_ns(each.call.ran_s) for each in timed if each.call.ran_s is not None]
         own: list[float] = [each.lasted_ns for each in timed]
         if len(starts) == len(timed):
             own = attributed(starts, [*map(operator.add, starts, own)]).tolist()
         elif timed:
-            reasons[NO_STARTS()] += len(timed)
+            reasons[NO_STARTS, ""] += len(timed)
         for each, own_ns in zip(timed, own, strict=True):
             each.own_ns = own_ns
         every += calls
     return every
 
 
-def _divide(calls: Sequence[_Call], recorded: CallList, reasons: Counter[Notice]) -> dict[object, dict[int, float]]:
+def _divide(calls: Sequence[_Call], recorded: CallList, reasons: Reasons) -> dict[object, dict[int, float]]:
     """Match the calls of all ranks, and divide the calls that every rank of the group recorded.
 
     Returns step → world rank → ns by which it ended calls after the first rank; empty without common clock.
@@ -322,7 +325,7 @@ def _divide(calls: Sequence[_Call], recorded: CallList, reasons: Counter[Notice]
     if all(each.own_ns is None for each in calls):
         return ended
     if len(recorded.ranks) < 2:
-        reasons[ONE_RANK()] = 0
+        reasons[ONE_RANK, ""] = 0
         return ended
     matched = [same for same in _matched(calls, recorded, reasons) if all(each.own_ns is not None for each in same)]
     instants = all(
@@ -341,7 +344,7 @@ def _divide(calls: Sequence[_Call], recorded: CallList, reasons: Counter[Notice]
     return ended
 
 
-def _matched(calls: Sequence[_Call], recorded: CallList, reasons: Counter[Notice]) -> Iterator[Sequence[_Call]]:
+def _matched(calls: Sequence[_Call], recorded: CallList, reasons: Reasons) -> Iterator[Sequence[_Call]]:
     """Yield the calls of the ranks of a group that are the same call; only calls that can be divided."""
     # Group, name of its communicator, sender and receiver of a one-way call → calls that can be the same call. Calls
     # with numbers have a communicator: groups of the same ranks number their calls separately.
@@ -349,28 +352,28 @@ def _matched(calls: Sequence[_Call], recorded: CallList, reasons: Counter[Notice
     for each in calls:
         call = each.call
         if call.batched:
-            reasons[BATCHED_CALLS()] += 1
+            reasons[BATCHED_CALLS, ""] += 1
         elif call.operation in TOGETHER:
             candidates[each.group, call.communicator if call.sequence is not None else None, None].append(each)
         elif call.operation in ONE_WAY and call.peer is not None and recorded.backend != "gloo":
             way = (each.rank, call.peer) if call.operation == "send" else (call.peer, each.rank)
             candidates[each.group, None, way].append(each)
         else:
-            reasons[ONE_SIDED(operation=call.operation)] += 1
+            reasons[ONE_SIDED, call.operation] += 1
     for (group, _, pair), of_group in candidates.items():
         recorded_ranks = {each.rank for each in of_group}
         size = 2 if pair else of_group[0].call.group_size or (len(group) if isinstance(group, tuple) else None)
         if pair is None and group == "":
-            reasons[UNKNOWN_GROUPS()] += len(of_group)
+            reasons[UNKNOWN_GROUPS, ""] += len(of_group)
         elif size is None or len(recorded_ranks) < size:
-            reasons[PART_OF_GROUPS()] += len(of_group)
+            reasons[PART_OF_GROUPS, ""] += len(of_group)
         elif size == 1:
             yield from ([each] for each in of_group)
         else:
             yield from _same_calls(of_group, pair is not None, reasons)
 
 
-def _same_calls(calls: Sequence[_Call], one_way: bool, reasons: Counter[Notice]) -> Iterator[Sequence[_Call]]:
+def _same_calls(calls: Sequence[_Call], one_way: bool, reasons: Reasons) -> Iterator[Sequence[_Call]]:
     """Yield each call that all ranks of a group made; if this is uncertain, add only a reason.
 
     Calls with one number, or in one step, are matched in their order, only if every rank recorded as many. torch and
@@ -387,12 +390,12 @@ def _same_calls(calls: Sequence[_Call], one_way: bool, reasons: Counter[Notice])
     matched = [same for at in common for same in zip(*(own[at] for own in by_rank), strict=True)]
     left = len(calls) - sum(map(len, matched))
     if left and any((None, None) in own for own in by_rank):
-        reasons[UNEQUAL_CALLS()] += len(calls)
+        reasons[UNEQUAL_CALLS, ""] += len(calls)
     elif any(len({_alike(each.call) for each in same}) > 1 for same in matched):
-        reasons[DIFFERENT_CALLS()] += len(calls)
+        reasons[DIFFERENT_CALLS, ""] += len(calls)
     else:
         if left:
-            reasons[PART_OF_CALLS()] += left
+            reasons[PART_OF_CALLS, ""] += left
         yield from matched
 
 
