@@ -1,13 +1,12 @@
 """Run the tests of a copy of CollBench that lacks a package: a plugin of pytest, `-p absent`, with ABSENT=PACKAGE.
 
-A test that uses the package is skipped as the package's own when it first uses it, and so is a test whose name has the
-package. Tests that start processes are left out: `test_standing_alone` starts a run itself.
+A test that uses the package is skipped as the package's own when it first uses it. A test whose name, or whose file's
+name, has the package is left out, and so are tests that start processes: `test_standing_alone` starts a run itself.
 """
 
 import importlib.abc
 import importlib.machinery
 import os
-import re
 import sys
 from types import ModuleType
 
@@ -53,9 +52,7 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(config, items):
     kept = [
-        item
-        for item in items
-        if not STARTING & set(getattr(item, "fixturenames", ())) and not re.search(rf"\b{ABSENT}\b", item.name)
+        item for item in items if not STARTING & set(getattr(item, "fixturenames", ())) and ABSENT not in item.nodeid
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept

@@ -44,7 +44,7 @@ class Declaration:
     limits: Sequence[str] = ()
     # True if the facts of this record are facts of the record that has it.
     flat: bool = False
-    # True if JSON leaves the field out if it is None.
+    # True if JSON leaves the field out if it is None, and CSV if it is None in every case.
     optional: bool = False
     # False if it is no column of CSV.
     in_csv: bool = True

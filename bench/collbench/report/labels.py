@@ -218,7 +218,8 @@ def in_words(parts: Parts) -> list[str]:
 def metric_name(case: Case) -> str:
     """Return the name of a case's metric, such as `isolated`, or `pipelined (20 back to back)`."""
     if OPERATIONS[case.op].against:  # timed from the beginning to the end of all, whatever its metric
-        return f"{case.depth} back to back" if case.depth > 1 else "one by one"
+        unit = case.op.rpartition("_")[2]
+        return f"{case.depth} {unit}s back to back" if case.depth > 1 else f"single {unit}s"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 

@@ -102,8 +102,8 @@ def case_rows(view: View) -> list[CaseRow]:
 def to_csv(view: View) -> str:
     """Return summary.csv: one typed row per case, in seconds, bytes and bytes/s; a cell without a number is empty.
 
-    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing. Without
-    a result, there is one line with all columns that a run can have.
+    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing, nor
+    optional fields that no case has. Without a result, there is one line with all columns that a run can have.
     """
     cases = case_rows(view)
     operations = [OPERATIONS[name] for name in {entry.summary.case.op for entry in cases}]
@@ -114,12 +114,16 @@ def to_csv(view: View) -> str:
     added = [kind for kind in record_types(CaseRecord) if not cases or kind in kinds]
     at_end = ("failures", "notices", "warnings")
     every = [*case_columns(), *(column for kind in added for column in columns(kind))]
+    rows = [cells(entry) for entry in cases]
     names = [
-        column.fact.name for column in every if column.fact.in_csv and column.fact.name not in {*left_out, *at_end}
+        name
+        for column in every
+        if column.fact.in_csv and (name := column.fact.name) not in {*left_out, *at_end}
+        if not (column.fact.optional and rows) or any(row[name] is not None for row in rows)
     ]
     table: list[Json] = []
-    for entry in cases:
-        summary, values = entry.summary, cells(entry)
+    for entry, values in zip(cases, rows, strict=True):
+        summary = entry.summary
         texts = {
             "failures": "; ".join(failure.text for failure in summary.failures),
             "notices": " ".join(notice.kind for notice in summary.notices),
