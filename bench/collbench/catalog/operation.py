@@ -72,12 +72,13 @@ class Operation:
     against: Callable[[Case], Against | None] | None = None
     # Number of stamps that an iteration leaves on a rank in addition to its start and its duration.
     inner_stamps: Callable[[Case], int] = lambda case: 0
-    # For an operation of a package: the model of its section of a configuration (`config.fields.PackageSection`); the
-    # function (config, machine, section) → `planning.asked.Asked`; and the function in ranks (case, settings, number of
-    # the launch, `rank.stage.RankPlace`) → a function that makes the workload of each case of the launch.
+    # For an operation of a package: the function in ranks (case, settings, number of the launch,
+    # `rank.stage.RankPlace`) → a function that makes the workload of each case of the launch.
+    rank: Deferred | None = None
+    # If its cases come from a section of its own in a configuration: the model (`config.fields.PackageSection`), and
+    # the function (config, machine, section) → `planning.asked.Asked`. Without one, they come from `operations`.
     section: Deferred | None = None
     cases: Deferred | None = None
-    rank: Deferred | None = None
     # Function (cases, settings) → objects of the user's code that ranks import, as "module:name".
     imports: Deferred | None = None
 

@@ -60,12 +60,16 @@ MAX_SIZES = 200
 EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[0, 3], [1, 2]]}"
 
 
-# Sections that packages add: key → model.
-SECTIONS: dict[str, type[PackageSection]] = {
-    package.name: package.operation.value.section.value for package in PACKAGES if package.operation is not None
+# Operation of a package → key of its section, for operations that have one.
+SECTION_OF = {
+    operation.name: package.name
+    for package in PACKAGES
+    if package.operation is not None and (operation := package.operation.value).section is not None
 }
-# Operation → key of its section.
-SECTION_OF = {package.operation.value.name: package.name for package in PACKAGES if package.operation is not None}
+# Key of a section → its model.
+SECTIONS: dict[str, type[PackageSection]] = {
+    name: section.value for operation, name in SECTION_OF.items() if (section := OPERATIONS[operation].section)
+}
 
 
 class SizeRange(Strict):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collbench.catalog.registry import PACKAGES
-from collbench.config.models import Config
+from collbench.catalog.collectives import OPERATIONS
+from collbench.config.models import SECTION_OF, Config
 from collbench.model.notices import Notice
 from collbench.model.records import Case, Machine, OwnSettings, Skip
 
@@ -27,8 +27,7 @@ class Asked:
 def asked(config: Config, machine: Machine) -> list[Asked]:
     """Return what the sections of the configuration ask for."""
     found = []
-    for package in PACKAGES:
-        section = getattr(config, package.name) if package.operation is not None else None
-        if package.operation is not None and section is not None:
-            found.append(package.operation.value.cases(config, machine, section))
+    for operation, name in SECTION_OF.items():
+        if (section := getattr(config, name)) is not None and (cases := OPERATIONS[operation].cases) is not None:
+            found.append(cases(config, machine, section))
     return found

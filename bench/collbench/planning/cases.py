@@ -31,12 +31,12 @@ GPU_OVERHEAD_BYTES = 2**30
 
 
 def combinations(config: Config, machine: Machine) -> Iterable[Case]:
-    """Return each configured case once, without the cases of packages.
+    """Return each configured case once, without the cases of sections.
 
     Values of options that an operation does not have add no cases.
     """
     distinct: dict[str, Case] = {}
-    operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].rank is None]
+    operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].section is None]
     products = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in products:
         shared = oversubscribed(config, machine, backend, n)
