@@ -159,8 +159,8 @@ def _readable(template: str) -> str:
     return "".join(text + named(name, spec) for text, name, spec, _ in string.Formatter().parse(template))
 
 
-def configs(files: Sequence[Path]) -> Blocks:
-    """Return the names of configurations, with the first sentence of their comment, and the folders of the files."""
+def configs(files: Sequence[Path], use: str = "run NAME measures one") -> Blocks:
+    """Return the names of YAML files, with the first sentence of their comment, their folders, and their use."""
 
     def purpose(path: Path) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -170,4 +170,4 @@ def configs(files: Sequence[Path]) -> Blocks:
 
     columns: list[Column[Path]] = [left("name", lambda path: path.stem), left("what it is for", purpose)]
     folders = ", ".join(dict.fromkeys(str(path.parent) for path in files))
-    return [*table(files, columns), f"Files: {folders}. run NAME measures one; a path of your own ends in .yaml."]
+    return [*table(files, columns), f"Files: {folders}. {use}; a path of your own ends in .yaml."]

@@ -5,6 +5,7 @@ from collbench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
+    lists={"tables": Deferred("packages.gate.report:published")},
     verbs={
         "gate": Verb(
             "packages.gate.cli.gate:gate",

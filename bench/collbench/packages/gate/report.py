@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from collbench.config import names as configurations
 from collbench.model.records import Json
 from collbench.model.units import first_few, format_rate, format_ratio, format_share
 from collbench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict, GateVerdict, NodeCheck
-from collbench.report import openmetrics
+from collbench.report import listings, openmetrics
 from collbench.report.blocks import Blocks, Column, left, table
 from collbench.report.junit import JUnitSuite, class_of
 from collbench.report.labels import BY_RULE, interval_text, known, label, optional, with_interval
@@ -126,3 +127,9 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
             kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"
         suite.add(class_of(check.case), check.case.key, kind, text, check.verdict)
     return suite.text()
+
+
+def published() -> Blocks:
+    """Return the published tables of expected bandwidths."""
+    files = configurations.files(configurations.EXPECTED)
+    return listings.configs([*files], "check NAME judges a run by one")

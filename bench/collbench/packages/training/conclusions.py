@@ -207,10 +207,6 @@ class Verified:
     # Measured tail of the last rank: the time that other ranks wait for that rank is not caused by the link. None if
     # nothing was measured.
     tail_s: float | None = None
-    # All exposed communication. None if nothing was measured.
-    exposed: Interval | None = None
-    # Reason why nothing was measured, if there is one.
-    refused: str | None = None
 
     @property
     def holds(self) -> bool | None:
