@@ -1,12 +1,14 @@
 """Run the tests of a copy of CollBench that lacks a package: a plugin of pytest, `-p absent`, with ABSENT=PACKAGE.
 
 A test that uses the package is skipped as the package's own when it first uses it. A test whose name, or whose file's
-name, has the package is left out, and so are tests that start processes: `test_standing_alone` starts a run itself.
+name, has the package is left out, and so are tests that start processes (`test_standing_alone` starts a run itself) and
+the tests of other packages, which do not know this one (`test_architecture`).
 """
 
 import importlib.abc
 import importlib.machinery
 import os
+import re
 import sys
 from types import ModuleType
 
@@ -15,21 +17,24 @@ import pytest
 ABSENT = os.environ["ABSENT"]
 # Fixtures that start the program, or ranks.
 STARTING = {"warm", "cli", "launcher", "checkout", "ended"}
+# A file that imports as many modules of one package tests that package.
+MODULES = 3
 
 
 class Thing(ModuleType):
     """A module of the package, or anything in it: every use but naming a part skips the test."""
+
+    __path__: list[str] = []  # noqa: RUF012 - makes it a package for the import system
 
     def __getattr__(self, name: str) -> "Thing":
         if name.startswith("__"):
             raise AttributeError(name)
         return Thing(name)
 
-    def _used(self, *_: object, **__: object) -> None:
+    def __call__(self, *_: object, **__: object) -> None:
         pytest.skip(f"a test of {ABSENT}", allow_module_level=True)
 
-    __call__ = __iter__ = __or__ = __contains__ = __getitem__ = __len__ = _used
-    __path__: list[str] = []  # noqa: RUF012 - makes it a package for the import system
+    __iter__ = __or__ = __contains__ = __getitem__ = __len__ = __call__
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -50,9 +55,14 @@ def pytest_configure():
     sys.meta_path.insert(0, Finder())
 
 
+def pytest_ignore_collect(collection_path):
+    if collection_path.suffix == ".py":
+        imports = re.findall(r"^from collbench\.packages\.(\w+)", collection_path.read_text(), re.MULTILINE)
+        return ABSENT in collection_path.name or any(imports.count(package) >= MODULES for package in imports) or None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
-    kept = [
-        item for item in items if not STARTING & set(getattr(item, "fixturenames", ())) and ABSENT not in item.nodeid
-    ]
+    kept = [item for item in items if not STARTING & set(getattr(item, "fixturenames", ())) and ABSENT not in item.name]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept

@@ -56,7 +56,7 @@ def _scenes(plan: Plan, compared: Sequence[Case]) -> Blocks:
     texts: Blocks = []
     for shared, cases in grouped(compared, lambda case: case.shared).items():
         needed = plan.settings.own_of(shared).scene_bytes.get(shared.key)
-        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory per rank"
+        memory = "" if needed is None else f"; at least {format_rounded_bytes(needed)} of memory per rank"
         names = [", ".join(labels.in_words(parts)) for parts in labels.describe(cases)[1]]
         texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{memory}\n  {first_few(names, len(names))}")
     return texts
