@@ -121,7 +121,7 @@ BACKEND = (
          Kind("metric-needs-gpus", "metric {metric} needs GPUs: {metric:what is timed}")),
     Rule(lambda f: f.timed.captured and not f.operation.typed,
          Kind("no-graph", "a CUDA graph cannot include {op}, which waits on the CPU")),
-    Rule(lambda f: f.timed.makes_group and not (f.operation.typed and f.by_torch),
+    Rule(lambda f: f.timed.makes_group and not (f.operation.typed and f.by_torch and f.operation.rank is None),
          Kind("metric-of-torch", "metric {metric} is for torch's operations on buffers")),
     Rule(lambda f: f.call not in f.operation.calls,
          Kind("no-async", "{op} has no asynchronous call")),

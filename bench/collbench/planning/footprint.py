@@ -48,7 +48,7 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
 
     With `rotate` or `reused`, also enough to fill the pool; metrics with fixed buffers need at most `depth` buffers.
     """
-    if case.size_bytes == 0 or OPERATIONS[case.op].rank is not None:
+    if case.size_bytes == 0 or not OPERATIONS[case.op].pooled:
         return 1
     # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
     in_flight = case.depth if case.call == "async" else 1
