@@ -10,7 +10,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from collbench.catalog.collectives import OPERATIONS, busbw, usual
-from collbench.catalog.package import MOST_PAGES
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from collbench.model.records import Case, Variables
 from collbench.packages.training.report import plots as training
@@ -160,5 +159,5 @@ def test_panels_that_do_not_fit_are_counted():
         for r in ("sum", "max", "min", "product", "avg")
     ]  # fmt: skip
     made = panels.pages("Why?", "", panels.panels(analysis(cases).summaries, sizes.by_ranks))
-    left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * panels.PANELS_A_PAGE
-    assert len(made) == MOST_PAGES and f"and {left} more panels: see the tables" in words(made[-1].figure)
+    left = 2 * 60 * 5 // MOST_SERIES - panels.MOST_PAGES * panels.PANELS_A_PAGE
+    assert len(made) == panels.MOST_PAGES and f"and {left} more panels: see the tables" in words(made[-1].figure)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from collbench.model.deferred import Deferred
 
-# Largest number of pages of one picture; readers do not look through more.
+# Largest number of pages of one picture: steps of training have one for each scenario.
 MOST_PAGES = 12
 
 

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collbench.catalog import metrics
-from collbench.catalog.package import MOST_PAGES
 from collbench.model.conclusions import Summary
 from collbench.model.projection import KINDS
 from collbench.report.labels import Parts, case_parts, divide, in_words, metric_name, without_usual
@@ -28,6 +27,8 @@ Series = tuple[Parts, str, list[Summary]]
 MOST_SERIES = 6
 # Panels on a page, in up to three columns: more would be too small to read.
 PANELS_A_PAGE = 24
+# Readers do not look through more pages of panels.
+MOST_PAGES = 4
 # Inches: height of a panel on a page with one, two and three columns.
 HEIGHTS = (3.6, 2.6, 2.0)
 # Most entries of a legend below all panels; if there are more, each panel has its own legend.
