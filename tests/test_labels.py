@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from collbench.catalog import splits
-from collbench.catalog.collectives import usual
 from collbench.model.conclusions import Summary
 from collbench.model.divisions import Division, Splits
 from collbench.model.records import OPTIONS, Case, Variables
@@ -44,17 +42,6 @@ def test_properties_of_all_cases_are_named_once():
         "reduce", "nccl", "float32", "1 MiB", "max", "in place", "root 0", "isolated", "rotate buffers",
     ]  # fmt: skip
     assert [words(parts) for parts in own] == [["2 ranks"], ["4 ranks"]]
-
-
-def test_a_rare_option_is_common_only_if_all_have_it():
-    plain, uneven = (
-        Case("all_to_all", "gloo", 2, "float32", 64, splits=uneven) for uneven in (None, splits.parse("hot:2"))
-    )
-    assert "parts hot:2" in words(labels.describe([uneven, uneven])[0])
-    common, own = labels.describe([plain, uneven])
-    assert "parts hot:2" not in words(common) and [words(parts) for parts in own] == [[], ["parts hot:2"]]
-    barrier = usual(Case("barrier", "gloo", 2, "float32", 64))
-    assert "rotate buffers" in words(labels.describe([plain, barrier])[0])
 
 
 def test_a_default_is_named_if_another_case_of_the_operation_differs():
