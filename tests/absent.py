@@ -27,7 +27,8 @@ OWN = {
         "way_to_write_a_strategy",
         "page_on_python_works",
         "options_of_another_operation",
-    )
+    ),
+    "replay": ("names_no_operation", "nothing_is_unpickled", "settings_are_of_another_operation"),
 }
 # A file that imports as many modules of one package tests that package.
 MODULES = 3

@@ -238,7 +238,7 @@ def test_the_picture_shows_exposed_communication(result, tmp_path, also_svg):
     path = draw_comparison(result, tmp_path / "a-vs-b")
     assert path.stat().st_size > 10_000
     drawn = path.with_suffix(".svg").read_text()
-    for word in ("nano · gloo", "intervals, corrected", "slower", "too small to matter", "exposed communication"):
+    for word in ("nano · gloo", "intervals, corrected", "slower", "too small to matter", "over the reference"):
         assert word in drawn, word
     assert ("a pair of launches" in drawn) is bool(result.in_turns)
 

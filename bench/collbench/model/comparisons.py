@@ -67,9 +67,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class ExposedChange:
-    """The exposed communication of one case in two runs."""
+    """The time over the reference of one case in two runs, such as exposed communication."""
 
-    before: Interval = fact("exposed communication on the side before", limits=("exposed_before_s",))
+    before: Interval = fact("time over the reference on the side before", limits=("exposed_before_s",))
     after: Interval = fact("on the side after", limits=("exposed_after_s",))
     difference: Interval = fact(
         "after less before",

@@ -97,7 +97,7 @@ def aligned(nbytes: int) -> int:
 def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False) -> list[tuple[Case, ...]]:
     """Divide the cases of a launch, in order, into batches that share rounds: as large as memory allows, or one row.
 
-    A rank allocates the pools of a whole batch. Cases that have references are always one batch, without pools.
+    A rank allocates the pools of a whole batch. Cases that have references are always one batch.
     small_apart: if sizes ascend, a batch ends before the first large message, so that the times of small messages are
     known before the buffers of large messages are filled.
     """

@@ -256,12 +256,9 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | Non
 def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     """Return the bytes that the ranks of a launch take together on one GPU or host, as far as they are known."""
     cases = launch.cases
-    if OPERATIONS[cases[0].op].against:
-        buffers = settings.own_of(cases[0]).scene_bytes.get(cases[0].shared.key, 0)
-    else:
-        together = batches(cases, settings)
-        buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
-        buffers += max(scratch_bytes(case, settings.flush_bytes) for case in cases)
+    buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in batches(cases, settings))
+    buffers += max(scratch_bytes(case, settings.flush_bytes) for case in cases)
+    buffers += settings.own_of(cases[0]).scene_bytes.get(cases[0].shared.key, 0)
     return sharing_memory(cases[0], machine) * (buffers + max(map(overhead_bytes, cases)))
 
 

@@ -190,7 +190,7 @@ def _bounded(ratio: Interval) -> Interval:
 def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
     """Return one row per change: times, ratio with its interval, verdict. Common parts of names are above the table.
 
-    A second table has the exposed communication of cases that also compute.
+    A second table has the time over the reference, of cases that have one.
     """
     common, short = common_parts([parts_on_both_sides(change.case, change.other) for change in changes])
     rows = list(zip(short, changes, strict=True))
@@ -203,7 +203,7 @@ def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
         left("", lambda row: _verdict(row[1])),
     ]
     exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
-    explained = "Exposed communication (a step less the same step without synchronisation):"
+    explained = "Over the reference (less the reference, such as the same step without synchronisation):"
     blocks = [*([common] if common else []), *table(rows, columns)]
     return [*blocks, *below(explained, table(exposed, EXPOSED))]
 

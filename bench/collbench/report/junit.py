@@ -123,7 +123,7 @@ def comparison_junit(result: Comparison) -> str:
 
 
 def _sentence(change: Change) -> str:
-    """Return verdict, times, ratio with its interval, p, reason, further launches to decide, exposed communication."""
+    """Return verdict, times, ratio with its interval, p, reason, further launches, time over the reference."""
     times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
     further = change.judgement.further_launches
     more = f"about {further} further launches would decide" if further else ""
@@ -131,7 +131,7 @@ def _sentence(change: Change) -> str:
     if change.exposed is not None:
         difference = change.exposed.difference
         size = f"{format_seconds(difference.value)} {interval_text(difference, format_seconds)}"
-        exposed = f"exposed communication {direction(change.exposed)}: {size}"
+        exposed = f"over the reference {direction(change.exposed)}: {size}"
     sides = on_both_sides(change) if change.case.key != change.other.key else ""
     return "; ".join(filter(None, [f"{times}, {judgement_text(change.judgement)}", more, exposed, sides]))
 

@@ -28,7 +28,7 @@ def plan(plan: Plan) -> Blocks:
         ("{} iterations", s.max_iterations),
     )
     count = f"{s.iterations} iterations each" if s.iterations else " or ".join(limits)
-    calls = [case for case in plan.cases if is_call(case)]
+    calls = [case for case in plan.cases if is_call(case) and not OPERATIONS[case.op].against]
     compared = [case for case in plan.cases if OPERATIONS[case.op].against]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]

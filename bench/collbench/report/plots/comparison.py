@@ -52,7 +52,7 @@ ROW, PAIRED_ROW, TREND = 0.27, 0.4, 1.6
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def draw_comparison(result: Comparison, folder: Path) -> Path | None:
-    """Draw the ratio of each case, and exposed communication. Returns the PNG's path; None if there is no case."""
+    """Draw each case's ratio, and the time over the reference. Returns the PNG's path; None without a case."""
     if not result.changes:
         return None
     figures.draw_pages([folder / "comparison"], _comparison, result)
@@ -62,7 +62,7 @@ def draw_comparison(result: Comparison, folder: Path) -> Path | None:
 def _comparison(result: Comparison) -> list[Figure]:
     """Draw a row for each case, at most MOST_ROWS, in the order of the tables, with a dot for each pair of launches.
 
-    A second panel has the exposed communication, before and after, if there is any.
+    A second panel has the time over the reference, before and after, if there is any.
     """
     drawn = in_order(standing_out(result.changes))
     common, names = common_parts([parts_on_both_sides(change.case, change.other) for change in drawn])
@@ -113,7 +113,7 @@ def _bars(rows: Sequence[tuple[str, Judgement]]) -> str:
 
 
 def _exposed_rows(axes: Axes, rows: Mapping[int, ExposedChange]) -> None:
-    """Draw exposed communication in rows, before above after, with intervals."""
+    """Draw the time over the reference in rows, before above after, with intervals."""
     for y, exposed in rows.items():
         colour = GREY
         if exposed.resolved:
@@ -122,14 +122,14 @@ def _exposed_rows(axes: Axes, rows: Mapping[int, ExposedChange]) -> None:
             ("before", exposed.before, -0.16, "white"),
             ("after", exposed.after, 0.16, colour),
         ):
-            look: Any = {"fmt": "D", "color": colour, "markerfacecolor": face, "label": f"exposed, {side}"}
+            look: Any = {"fmt": "D", "color": colour, "markerfacecolor": face, "label": f"over reference, {side}"}
             draw_intervals(axes, [y + shift], [(time.value, time.low, time.high)], horizontal=True, **look)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     time_axis(axes.xaxis)
-    axes.set_xlabel("exposed communication of a step\ngrey: the difference is not resolved")
+    axes.set_xlabel("time over the reference\ngrey: the difference is not resolved")
 
 
 def standing_out(changes: Sequence[Change]) -> list[Change]:
