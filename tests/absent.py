@@ -22,14 +22,11 @@ TOGETHER = ("schema", "shipped_configuration", "paths_of_a_claim", "private_name
 # Tests of other files that use a package without importing it.
 OWN = {
     "training": (
-        "names_no_operation",
-        "settings_of_a_strategy",
-        "way_to_write_a_strategy",
-        "page_on_python_works",
+        "names_no_operation", "settings_of_a_strategy", "way_to_write_a_strategy", "page_on_python_works",
         "options_of_another_operation",
     ),
     "replay": ("names_no_operation", "nothing_is_unpickled", "settings_are_of_another_operation"),
-}
+}  # fmt: skip
 # A file that imports as many modules of one package tests that package.
 MODULES = 3
 
@@ -60,8 +57,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec):
         return Thing(spec.name)
 
-    def exec_module(self, module):
-        pass
+    def exec_module(self, module): ...
 
 
 def pytest_configure():
@@ -69,10 +65,9 @@ def pytest_configure():
 
 
 def pytest_ignore_collect(collection_path):
-    if collection_path.suffix == ".py":
-        imports = re.findall(r"^from collbench\.packages\.(\w+)", collection_path.read_text(), re.MULTILINE)
-        return ABSENT in collection_path.name or any(imports.count(package) >= MODULES for package in imports) or None
-    return None
+    text = collection_path.read_text() if collection_path.suffix == ".py" else ""
+    imports = re.findall(r"^from collbench\.packages\.(\w+)", text, re.MULTILINE)
+    return ABSENT in collection_path.name or any(imports.count(package) >= MODULES for package in imports) or None
 
 
 def pytest_collection_modifyitems(config, items):
