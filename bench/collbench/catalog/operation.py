@@ -62,8 +62,8 @@ class Operation:
     # `startup`: True if a job does it before its first call. `once`: True if a launch does it only once.
     startup: bool = False
     once: bool = False
-    # General options that its cases have; None means all of them. Other options stay at their defaults; a configuration
-    # that lists them is refused.
+    # General options that its cases have, among those that do not follow from a property (`Option.of`); None means all.
+    # Others stay at their defaults; a configuration that lists them is refused.
     options: tuple[str, ...] | None = None
     # For cases that are compared with a reference: case → what it is compared with; None for a reference. These cases
     # are measured in one batch, in processes of their own, in a fixed number of rounds (`OwnSettings.rounds`), and
