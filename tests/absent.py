@@ -19,12 +19,12 @@ ABSENT = os.environ["ABSENT"]
 STARTING = {"warm", "cli", "launcher", "checkout", "ended"}
 # Tests of what is made from all packages together: configurations, schemas, claims, names of torch.
 TOGETHER = ("schema", "shipped_configuration", "paths_of_a_claim", "private_name_that_is_requested", "has_the_columns")
-# Tests of other files that use a package without importing it.
-OWN = {
+OWN = {  # tests of other files that use a package without importing it
     "training": (
         "names_no_operation", "settings_of_a_strategy", "way_to_write_a_strategy", "page_on_python_works",
         "options_of_another_operation",
     ),
+    "interop": ("stored_notice_is_read", "values_that_a_file_lacks"),
     "replay": ("names_no_operation", "nothing_is_unpickled", "settings_are_of_another_operation"),
 }  # fmt: skip
 # A file that imports as many modules of one package tests that package.
