@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.catalog import subgroups
+from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.rules import unsupported_by_backend
+from collbench.model.deferred import Deferred
 from collbench.model.records import Case, Settings
 from collbench.packages.training.synchronisation import StepOptions, Strategy, with_strategy
 from collbench.planning import footprint
@@ -13,16 +16,8 @@ from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
-TRAINING = Case(
-    "training_step",
-    "gloo",
-    2,
-    "float32",
-    0,
-    metric="pipelined",
-    depth=4,
-    own=StepOptions(strategy=Strategy("flat"), model="tiny"),
-)
+OWN = StepOptions(strategy=Strategy("flat"), model="tiny")
+TRAINING = Case("training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, own=OWN)
 
 
 @pytest.mark.parametrize("n", [2, 64, 131, 132, 1024, 65536])
@@ -35,10 +30,8 @@ def test_all_ranks_together_leave_no_more_than_the_bound(n):
 
 def test_each_round_and_each_group_has_enough_for_an_interval():
     assert footprint.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 8 * 1023
-    assert (
-        footprint.most_iterations(replace(CASE, world_size=65536, groups=subgroups.parse("strided:2:serial")))
-        == 8 * 32768
-    )
+    serial = replace(CASE, world_size=65536, groups=subgroups.parse("strided:2:serial"))
+    assert footprint.most_iterations(serial) == 8 * 32768
 
 
 @pytest.mark.parametrize("sampling", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])
@@ -73,6 +66,16 @@ def test_on_gpus_their_memory_counts_and_not_the_host_s():
     assert [len(batch) for batch in footprint.batches(cases, settings)] == [16, 16, 1]
     shared = footprint.batches([replace(case, oversubscribed=True) for case in cases], settings)
     assert all(footprint.arena_bytes(batch, 2**26) <= 20 * 2**30 // 8 for batch in shared)
+
+
+def test_an_operation_of_a_package_with_buffers_has_the_pool_and_one_without_has_not(monkeypatch):
+    """With one buffer in place of a pool, a wrong element would be overwritten before it is checked."""
+    own = replace(OPERATIONS["all_reduce"], rank=Deferred("packages.none:workloads"))
+    monkeypatch.setitem(OPERATIONS, "all_reduce", own)
+    assert footprint.pool_slots(CASE, 2**20) == 2**20 // 4096
+    assert unsupported_by_backend(replace(CASE, metric="first")).kind == "metric-of-torch"
+    monkeypatch.setitem(OPERATIONS, "all_reduce", replace(own, typed=False))
+    assert footprint.pool_slots(CASE, 2**20) == 1
 
 
 def test_training_steps_are_one_batch_and_leave_the_times_of_their_parts():

@@ -115,6 +115,8 @@ def test_non_blocking_operations_are_asynchronous_calls(read):
     )
     number = read(text, world_size=4).numbers[0]
     assert number.case.call == "async" and number.aggregate.time_s == pytest.approx(26.5e-6)
+    headless = "\n".join(line for line in text.split("\n") if not line.startswith("# Size"))
+    assert read(headless, world_size=4).numbers == [], "which column is communication is not known"
 
 
 def test_validation_and_percentiles(read):

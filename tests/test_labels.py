@@ -44,12 +44,6 @@ def test_properties_of_all_cases_are_named_once():
     assert [words(parts) for parts in own] == [["2 ranks"], ["4 ranks"]]
 
 
-def test_a_default_is_named_if_another_case_of_the_operation_differs():
-    _, own = labels.describe([CASE, replace(CASE, scheduling="batch"), replace(CASE, op="broadcast")])
-    assert "normal" in words(own[0]) and "batch" in words(own[1])
-    assert not any("scheduling" in text for text in words(own[2]))
-
-
 def sized(*sizes, op="all_gather"):
     return [Case(op, "gloo", n, "float32", size) for n, size in sizes]
 

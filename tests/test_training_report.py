@@ -155,7 +155,7 @@ def test_a_report_of_both_has_each_part_once(mixed):
     assert len(answer) == 3
     assert "every result that is shown was verified" in answer[2]
     method = written(document.method(View(mixed, analysis)))
-    assert "barrier before each call" in method and "training_step: 5 back to back between two barriers" in method
+    assert "barrier before each call" in method and "training_step: 5 steps back to back between two barriers" in method
     terminal, _ = tuple(map(written, document.terminal(View(mixed, analysis))))
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
 

@@ -8,7 +8,7 @@ each launch, then over launches. With fewer than three launches, the rounds of a
 is marked within-run. The time of an iteration is the time of the slowest rank.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,7 @@ def compared(case: Case) -> bool:
     return OPERATIONS[case.op].against is not None
 
 
+@once
 def scenes_of(run: Run) -> dict[Case, tuple[Case, ...]]:
     """Return the compared cases that share rounds, in the order of the plan, by what they share (`Case.shared`)."""
     cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if compared(case))
@@ -206,11 +207,11 @@ class Differences:
     series: dict[Pair, Series]
     intervals: dict[Pair, Interval]
 
-    def over_references(self) -> Iterator[tuple[Case, Interval]]:
-        """Yield each case that shares a round with its reference, and the difference."""
-        for (case, other), interval in self.intervals.items():
-            if (relation := against(case)) is not None and other == relation.reference:
-                yield case, interval
+    @property
+    def over_reference(self) -> dict[Case, Pair]:
+        """Return, for each case that shares a round with its reference, the pair of both."""
+        relations = {pair: against(pair[0]) for pair in self.series}
+        return {pair[0]: pair for pair, each in relations.items() if each and each.reference == pair[1]}
 
     @property
     def copies(self) -> dict[Pair, Interval]:
@@ -253,11 +254,9 @@ def over_references(run: Run) -> dict[Case, tuple[Series, float]]:
 
     The A/A noise is the largest difference between two copies of one case.
     """
-    found = {}
+    found: dict[Case, tuple[Series, float]] = {}
     for shared in scenes_of(run):
         differences = differences_of(run, shared)
-        for (case, other), series in differences.series.items():
-            relation = against(case)
-            if relation is not None and other == relation.reference:
-                found[case] = series, differences.noise_s
+        noise_s = differences.noise_s
+        found |= {case: (differences.series[pair], noise_s) for case, pair in differences.over_reference.items()}
     return found

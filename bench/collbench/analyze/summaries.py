@@ -62,7 +62,8 @@ def summarize(run: Run) -> list[Summary]:
         choices |= launch.get("chosen", {})
     target = sampling.relative_error if sampling.iterations is None else None
     summaries = []
-    over = {case: each for shared in scenes_of(run) for case, each in differences_of(run, shared).over_references()}
+    scenes = [differences_of(run, shared) for shared in scenes_of(run)]
+    over = {case: scene.intervals[pair] for scene in scenes for case, pair in scene.over_reference.items()}
     for tried, headline in _headlines(run):
         headline |= {
             "over_reference": over.get(tried.case),

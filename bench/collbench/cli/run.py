@@ -55,7 +55,8 @@ def resume(
 
 def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     path = folders.find(RESULTS, name)
-    verb = VERBS.get(folders.read_manifest(path).get("verb", "run"))
+    manifest = folders.read_manifest(path)
+    verb = VERBS.get("ab" if manifest.get("sides") else str(manifest.get("verb", "run")))
     if verb is None or verb.resumes is None:
         raise ConfigError(f"{path}: this version of CollBench has no verb that resumes it")
     return int(verb.resumes(path, trust, plots, quiet, coordinator))
@@ -76,9 +77,8 @@ def resume_sides(path: Path, trust: bool, plots: bool, quiet: bool, coordinator:
 
 def resume_run(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     """Resume a run; return the exit code."""
-    folder = folders.RunFolder(path)
-    (plan,) = folder.plans.values()
-    check_resumed(path, [plan], folder.sides, trust)
+    (plan,) = folders.RunFolder(path).plans.values()
+    check_resumed(path, [plan], {}, trust)
     if coordinator is None:
         if reason := planning.too_large(plan, host.machine()):
             raise UnmeasurableError(str(path), reason)

@@ -28,7 +28,6 @@ from collbench.config.fields import (
     DtypeName,
     FaultKind,
     LongSeconds,
-    Model,
     Name,
     OneOf,
     OperationName,
@@ -350,10 +349,6 @@ class Config(Strict):
                 why = f"slow keeps a core busy after the call, which delays no GPU; use late with {on_gpu}"
                 raise problem_at(("faults", index, "do"), why)
         return self
-
-    def section(self, model: type[Model]) -> Model | None:
-        """Return the section of this type; None if the file has none."""
-        return next((value for _, value in self if isinstance(value, model)), None)
 
     @property
     def size_list(self) -> list[int]:

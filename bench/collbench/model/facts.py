@@ -193,7 +193,7 @@ class Manifest(TypedDict, total=False):
     finished: str | None
     status: str
     measurements: Measurements
-    # The verb that made the run, and resumes it; `run` without one.
+    # The verb that made the run, and resumes it; without one `run`, or `ab` if it has sides.
     verb: str
     argv: list[str]
     overrides: list[str]

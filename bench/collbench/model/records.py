@@ -13,7 +13,7 @@ import functools
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -258,7 +258,8 @@ class OwnOptions:
     The base is for operations without such options.
     """
 
-    # Name of the operation, by which JSON distinguishes the subclasses.
+    # What its cases make back to back, in one word; the name of the operation, by which JSON distinguishes subclasses.
+    UNIT: ClassVar[str] = "call"
     operation: str = ""
 
     @property
@@ -775,10 +776,7 @@ class InvariantCheck:
 
 @dataclass(frozen=True)
 class OwnDetail:
-    """Results of one launch other than times, for cases of one operation. The package declares a subclass.
-
-    The subclass has the name of its operation as the class variable `operation`.
-    """
+    """Results of one launch other than times. A package declares a subclass, whose `operation` names its operation."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

@@ -408,10 +408,10 @@ def _methods_of_compared(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """Return a line per operation on how cases with references were measured."""
     settings, lines = run.plan.settings, []
     for op, members in grouped(summaries, lambda summary: summary.case.op).items():
-        own = settings.own_of(members[0].case)
+        own, unit = settings.own_of(members[0].case), members[0].case.own.UNIT
         lines.append(
-            f"How measured, {op}: {_range([s.case.depth for s in members])} back to back between two barriers, slowest "
-            f"rank · every case in each of {own.rounds} rounds, each round in another random order, seed "
+            f"How measured, {op}: {_range([s.case.depth for s in members])} {unit}s back to back between two barriers, "
+            f"slowest rank · every case in each of {own.rounds} rounds, each round in another random order, seed "
             f"{settings.seed} · {counted(run.plan.launches, 'launch')} of fresh processes · blocks in which other "
             f"processes used more than {format_share(own.max_foreign_cpu)} of the machine's CPU time are left out · ± "
             "is the standard deviation over rounds"

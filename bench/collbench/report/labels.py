@@ -218,8 +218,7 @@ def in_words(parts: Parts) -> list[str]:
 def metric_name(case: Case) -> str:
     """Return the name of a case's metric, such as `isolated`, or `pipelined (20 back to back)`."""
     if OPERATIONS[case.op].against:  # timed from the beginning to the end of all, whatever its metric
-        unit = "step" if case.op.endswith("step") else "call"
-        return f"{case.depth} {unit}s back to back" if case.depth > 1 else f"single {unit}s"
+        return f"{case.depth} {case.own.UNIT}s back to back" if case.depth > 1 else f"single {case.own.UNIT}s"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 

@@ -106,7 +106,7 @@ def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, byt
     """Make the folder of a run of two sides, as `create` does for other runs."""
     from collbench.store import encoding  # as above
 
-    path = create(root, plans[0], configs[0], {"verb": "ab", **facts})
+    path = create(root, plans[0], configs[0], facts)
     write(path / CONFIG_B, configs[1])
     write(path / PLAN_B, _json_text(encoding.plan_to_json(plans[1])))
     for side in SIDES:

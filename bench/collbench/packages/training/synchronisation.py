@@ -106,6 +106,8 @@ def label(strategy: Strategy, most_buckets: int | None = None) -> str:
 class StepOptions(OwnOptions):
     """The options of a training step."""
 
+    UNIT = "step"
+
     operation: str = TRAINING_STEP
     strategy: Strategy | None = option(
         None, "how gradients are synchronised; empty: a scenario", lambda strategy: label(strategy), first=True
@@ -161,11 +163,6 @@ class StepSettings(OwnSettings):
     # `StepOptions.link` → an emulated link.
     links: dict[str, Link] = field(default_factory=dict)
 
-    def scenario(self, case: Case) -> Scenario:
-        """Return the scenario of a training step."""
-        options = options_of(case)
-        return Scenario(with_strategy(case, None), self.links.get(options.link), self.shapes.get(options.model))
-
     def needed_by(self, cases: Sequence[Case]) -> StepSettings:
         """Return the settings with only the shapes and links that the cases name."""
         shapes, links = ({getattr(options_of(case), name) for case in cases} for name in ("model", "link"))
@@ -217,4 +214,5 @@ class Scenario:
 
 def scenario_of(settings: Settings, case: Case) -> Scenario:
     """Return the scenario of a training step."""
-    return step_settings(settings).scenario(case)
+    own, options = step_settings(settings), options_of(case)
+    return Scenario(with_strategy(case, None), own.links.get(options.link), own.shapes.get(options.model))

@@ -95,7 +95,7 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario.case), samples_of(run, scenario.case)
     differences = differences_of(run, scenario.case)
-    exposed = dict(differences.over_references())
+    exposed = {case: differences.intervals[pair] for case, pair in differences.over_reference.items()}
     blank = StrategyResult(
         scenario.case, link=scenario.link, warmup_steps=step_settings(run.plan.settings).warmup_steps
     )
