@@ -3,8 +3,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BENCH := $(PY) run_bench.py
 SET ?=
-# An index of pip with CPU builds of torch, for machines without a GPU: CUDA's are several gigabytes.
-TORCH_INDEX ?=
+# Without an NVIDIA GPU, torch comes from this index of CPU builds: pip's own brings CUDA along, gigabytes.
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
 # SYSTEM=1: upon the torch that $(PYTHON) has, as in a container image or a cluster's module. Its NCCL is then measured.
 SYSTEM ?=
 
@@ -30,7 +30,9 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
-	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt),test -e /dev/nvidiactl || echo "no NVIDIA GPU here: pip's torch may bring CUDA along, gigabytes; make install TORCH_INDEX=<PyTorch's index of CPU builds> avoids it"))
+	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),echo "taking torch from $(TORCH_INDEX): CPU builds, for machines without an NVIDIA GPU"; \
+	  $(PIP) --quiet --retries 1 --timeout 5 --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt) || \
+	  echo "$(TORCH_INDEX) has no torch for this machine, or cannot be reached: pip's own follows, up to 6 GB with CUDA"))
 	@grep $(if $(SYSTEM),-v ^torch,.) requirements.txt > .venv/requirements.txt
 	@$(PIP) -r .venv/requirements.txt
 	@$(PIP) --no-deps -e .

@@ -16,7 +16,7 @@ import pytest
 
 ABSENT = os.environ["ABSENT"]
 # Fixtures that start the program, or ranks.
-STARTING = {"warm", "cli", "launcher", "checkout", "ended"}
+STARTING = {"warm", "cli", "launcher", "elsewhere", "ended"}
 # Tests of what is made from all packages together: configurations, schemas, claims, names of torch.
 TOGETHER = ("schema", "shipped_configuration", "paths_of_a_claim", "private_name_that_is_requested", "has_the_columns")
 OWN = {  # tests of other files that use a package without importing it

@@ -175,12 +175,9 @@ def ended_after(seconds: float):
 
 
 @pytest.fixture(scope="session")
-def checkout(tmp_path_factory) -> Path:
-    """Return a folder with the files that commands of the README need; results do no harm there."""
-    place = tmp_path_factory.mktemp("readme")
-    shutil.copytree(ROOT / "configs", place / "configs")
-    shutil.copytree(ROOT / "docs", place / "docs")
-    # The run that a command finds if it names no run.
+def elsewhere(tmp_path_factory) -> Path:
+    """Return a folder that has nothing but a run, for commands that name none."""
+    place = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(ROOT / "docs/example/before", place / "results/20260101T000000Z-before")
     return place
 

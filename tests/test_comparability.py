@@ -246,7 +246,7 @@ def test_an_interrupted_report_does_not_say_that_everything_was_measured():
     lost = wording.interrupted_after(path, {"made": 24, "failed": 20, "planned": 24})
     assert "20 of 24 failed" in lost and "everything" not in lost
     assert "everything was measured" in wording.interrupted_after(path, {"made": 24, "failed": 0, "planned": 24})
-    assert listings.runs([("x", {"status": "complete"}, ("-", "-"))])
+    assert listings.runs([("x", {"status": "complete"}, "-")])
 
 
 # ── two hosts, which are network namespaces ──────────────────────────────────────────────────────

@@ -62,7 +62,7 @@ def test_a_run_without_a_sample_says_how_to_measure_it(kept):
 
 def test_a_run_in_place_of_a_configuration_leads_to_report(kept):
     one_line(kept("run", "results/20260101T000000Z-kept"), 2, "collbench report results/20260101T000000Z-kept")
-    one_line(kept("run", "nosuch"), 2, "collbench list configs")
+    one_line(kept("run", "nosuch"), 2, "no configuration has this name; allowed: bits, ")
 
 
 def test_names_may_have_letters_of_any_alphabet(warm):

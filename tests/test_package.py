@@ -41,7 +41,8 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     patterns = ("*.py", "*.css", "launch_templates/*", "py.typed")
     modules = {str(path.relative_to(package.parent)) for pattern in patterns for path in package.rglob(pattern)}
     pages = {f"collbench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
-    assert shipped | modules | {page for page in pages if "/example/" not in page} <= names
+    examples = {f"collbench/docs/example/{name}" for name in ("gloo/samples.jsonl", "training.calls.jsonl")}
+    assert shipped | modules | examples | {page for page in pages if "/example/" not in page} <= names
     assert {name.partition("/")[0] for name in names} == {"collbench", f"collbench-{__version__}.dist-info"}
 
 

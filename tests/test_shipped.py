@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -14,7 +16,9 @@ from conftest import ROOT
 
 def test_a_configuration_that_is_printed_can_be_planned(warm):
     text = warm("show", "smoke").stdout
-    assert text == (ROOT / "configs/smoke.yaml").read_text()
+    schema = Path(unquote(text.splitlines()[0].partition("$schema=file://")[2]))
+    assert schema.samefile(ROOT / "configs/schema.json")
+    assert text.splitlines()[1:] == (ROOT / "configs/smoke.yaml").read_text().splitlines()[1:]
     assert warm("plan", warm.config(text, "my.yaml")).returncode == 0
     assert warm("show", "my.yaml").stdout == text
     done = warm("show", "glo")
@@ -61,6 +65,9 @@ def test_no_message_names_files_that_only_a_checkout_has():
         ("collbench plan my", {"my.yaml"}),
         ("collbench report 2026", {"20261128T000000Z-tiny"}),
         ("collbench sch", {"schema"}),
+        ("collbench check az", {"azure"}),
+        ("collbench docs oper", {"operators"}),
+        ("collbench advise --model xl", {"xl-2025", "xl-2026"}),
     ],
 )
 def test_shells_complete_configurations_runs_and_verbs(cli, words, expected):

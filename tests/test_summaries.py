@@ -84,7 +84,7 @@ def test_a_report_calls_the_range_of_few_launches_no_interval():
     few = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)]
     run = invented_run(few, launches=3)
     text = as_markdown(View(run, analyze(run)))
-    assert "Mean time with its range of launches" in text
+    assert "over 3 launches (new ranks in each) with its range of launches" in text
     assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
 
 

@@ -1,4 +1,4 @@
-"""CollBench with 16 ranks in a Ray Train job: python ray_train.py
+"""CollBench in a Ray Train job, ranks: 16. Start it with: python FILE
 
 CollBench must be installed on all hosts, and this folder be at the same path. Results are in results/ on the host of
 rank 0.

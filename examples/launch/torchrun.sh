@@ -1,9 +1,9 @@
 #!/bin/sh
-# CollBench on 2 hosts, 8 ranks per host, with torchrun. On every host:
-#   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
+# CollBench with torchrun, hosts: 2, ranks per host: 8. On every host:
+#   sh FILE NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
 # The results are in results/ on the first host. Hosts that do not share this folder need a common secret, the same on
 # all of them: export COLLBENCH_SECRET=...
 set -eu
-usage="usage: sh torchrun.sh NODE HEAD"
+usage="usage: sh $0 NODE HEAD"
 exec torchrun --nnodes=2 --node-rank="${1:?$usage}" --nproc-per-node=8 \
   --master-addr="${2:?$usage}" --master-port=29400 --no-python collbench run nccl

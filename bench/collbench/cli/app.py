@@ -43,14 +43,14 @@ EXIT_CODES = (
 
 def configs(incomplete: str) -> list[str]:
     """Complete the name or the path of a configuration."""
-    shipped = [path.stem for path in names.files() if path.stem.startswith(incomplete)]
+    shipped = [path.stem for path in names.files()]
     pattern = Path(f"{glob.escape(incomplete)}*.yaml")
     return shipped + sorted(str(path) for path in Path(f"{incomplete}*").parent.glob(pattern.name))
 
 
-def _runs(incomplete: str) -> list[str]:
-    """Complete the name of a run in results/."""
-    return sorted(path.parent.name for path in RESULTS.glob(f"{glob.escape(incomplete)}*/manifest.json"))
+def _runs() -> list[str]:
+    """Return the names of the runs in results/."""
+    return sorted(path.parent.name for path in RESULTS.glob("*/manifest.json"))
 
 
 Sets = Annotated[
@@ -86,7 +86,7 @@ VERBS = {
         "cli.run:resume",
         "Measure",
         "Measure the missing cases of a run.",
-        "resume docs/example/before",
+        "resume docs/example/gloo",
     ),
     "ab": Verb(
         "cli.ab:ab",
@@ -99,19 +99,19 @@ VERBS = {
         "cli.look:report",
         "Look",
         "Print a run's tables; write its report and draw its pictures from its samples.",
-        "report docs/example/before",
+        "report docs/example/gloo",
     ),
     "compare": Verb(
         "cli.compare:compare",
         "Look",
         "Did it change? Two runs, several runs, or two sides of one.",
-        "compare docs/example/before docs/example/after",
+        "compare docs/example/gloo --across world_size=2,4",
     ),
     "diagnose": Verb(
         "cli.look:diagnose",
         "Look",
         "Print which rank, node or link is slow, or that none can be named.",
-        "diagnose docs/example/before",
+        "diagnose docs/example/gloo",
     ),
     "list": Verb(
         "cli.look:list_",

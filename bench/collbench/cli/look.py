@@ -6,7 +6,7 @@ Each verb imports its modules when it is called: `list` loads neither numpy nor 
 import contextlib
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -42,13 +42,6 @@ else:  # typer takes the values of an option from an enum
 RUNS = Listing("runs")
 
 
-class PlotStyle(StrEnum):
-    """Styles of pictures."""
-
-    REPORT = "report"
-    PAPER = "paper"
-
-
 def report(
     run: RunName = None,
     format: Annotated[  # noqa: A002
@@ -58,8 +51,8 @@ def report(
         bool, typer.Option(help="Draw the pictures, below plots/. Never drawn with --format.", metavar="")
     ] = True,
     plot_style: Annotated[
-        PlotStyle, typer.Option(help="Draw for a report, or for a column of a paper.")
-    ] = PlotStyle.REPORT,
+        Literal["report", "paper"], typer.Option(help="Draw for a report, or for a column of a paper.")
+    ] = "report",
     operation: Annotated[
         str | None, typer.Option(help="With --format: print only this operation.", metavar="NAME")
     ] = None,
@@ -97,7 +90,7 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        conclude(result, analysis, plots, paper=plot_style is PlotStyle.PAPER)
+        conclude(result, analysis, plots, paper=plot_style == "paper")
     else:
         from collbench.report.view import View
 
@@ -106,18 +99,11 @@ def report(
         say(FORMATS[format](view.only(filters) if filters else view, **more).rstrip("\n"))
 
 
-class DiagnosisFormat(StrEnum):
-    """Formats of a diagnosis."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def diagnose(
     run: RunName = None,
     format: Annotated[  # noqa: A002
-        DiagnosisFormat, typer.Option(help="Print text, or json for programs.")
-    ] = DiagnosisFormat.TEXT,
+        Literal["json"] | None, typer.Option(help="Print only this, for programs.")
+    ] = None,
 ) -> None:
     """Name ranks that arrive last more often than by chance, and links that the operation pairwise finds slow."""
     from collbench.analyze import analysis
@@ -126,31 +112,31 @@ def diagnose(
     path = folders.find(RESULTS, run)
     result = folders.read(path)
     diagnosis = analysis.diagnose(result)
-    if format is DiagnosisFormat.JSON:
+    if format == "json":
         say(machine_format.diagnosis_json(diagnosis))
     else:
         show([result.name, *findings.diagnosis(diagnosis)])
 
 
-NO_REPORT = ("-", "no report yet")
+NO_REPORT = "no report yet"
 NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 
-def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS) -> None:
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.", metavar="WHAT")] = RUNS) -> None:
     """Models are those that a configuration can name; variables those that `env` may set."""
     from collbench.config import names
     from collbench.report import listings
 
     match what:
         case "runs":
-            rows: list[tuple[str, Json, tuple[str, str]]] = []
+            rows: list[tuple[str, Json, str]] = []
             notes = [f"{path}: {folders.incomplete(path)}" for path in folders.strays(RESULTS)]
             for path in folders.runs(RESULTS):
                 try:
                     folder, summary = folders.RunFolder(path), folders.read_summary(path)
                     headline = NO_REPORT
                     if summary and folder.has_sides:
-                        headline = str(len(summary)), folders.first_line(path)
+                        headline = folders.first_line(path).partition(";")[0]
                     elif summary:
                         with contextlib.suppress(ValueError, KeyError):  # foreign or incomplete summary
                             headline = listings.headline(summary)

@@ -155,7 +155,7 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     if watch is not None:
         faults = watch.concluded(View(run, analysis))
         say(err=True)
-    code = conclude(run, analysis, plots, path, quiet, watch is None, faults=faults)
+    code = conclude(run, analysis, plots, quiet, watch is None, faults=faults)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output
         ledger.append(RESULTS, entry)

@@ -91,7 +91,6 @@ def conclude(
     run: Run,
     analysis: Analysis,
     plots: bool,
-    output: Path | None = None,
     quiet: bool = False,
     with_tables: bool = True,
     paper: bool = False,
@@ -110,7 +109,7 @@ def conclude(
     answer = [document.brief(view)] if quiet else [*(tables if with_tables else []), *ending]
     show(answer, quiet, err=not with_tables)
     try:
-        written = write_report(view, plots, output, paper)
+        written = write_report(view, plots, paper)
     except StoreError as error:
         kept = f"the report is not complete, and all that was measured is kept in {run.path}"
         raise StoreError(f"{error}; {kept}") from None
@@ -124,11 +123,11 @@ def conclude(
     return 1 if problems else 0
 
 
-def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:
+def write_report(view: View, plots: bool, paper: bool = False) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns their paths and the pictures' folder.
 
-    A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
-    documents; None for the folder from `documents_at`. paper: draw pictures that fit a column of a paper.
+    A run in a folder that `run --output` named has its documents and pictures there. paper: draw pictures that fit a
+    column of a paper.
     """
     from collbench.report import document  # deferred import: loads the writers of tables
 
@@ -139,7 +138,7 @@ def write_report(view: View, plots: bool, output: Path | None = None, paper: boo
     pictures: list[Picture] = []
     with optional():
         pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
-    folder = output or (run.path if chosen else documents_at(run.path, name))
+    folder = run.path if chosen else documents_at(run.path, name)
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)
     for file_name, content in written.items():

@@ -9,28 +9,32 @@ from collbench.cli.app import ConfigName
 from collbench.cli.terminal import say
 from collbench.config import names
 from collbench.model.errors import ConfigError
+from collbench.model.pages import SHIPPED
 
-# collbench/docs is a link to docs/ of a checkout.
-PAGES = Path(__file__).parents[1] / "docs"
+SCHEMA, PAGES = SHIPPED / "configs" / "schema.json", SHIPPED / "docs"
 
 
 def show(config: ConfigName) -> None:
     """To change it, write it to a file of your own: collbench show gloo > my.yaml."""
-    say(names.path_of(config).read_text(encoding="utf-8"), nl=False)
+    text = names.path_of(config).read_text(encoding="utf-8")
+    say(text.replace("$schema=schema.json", f"$schema={SCHEMA.as_uri()}", 1), nl=False)
 
 
 def schema() -> None:
     """Print a schema: editors check and complete a file that begins with `# yaml-language-server: $schema=FILE`."""
-    say((names.FOLDERS[1] / "schema.json").read_text(encoding="utf-8"), nl=False)
+    say(SCHEMA.read_text(encoding="utf-8"), nl=False)
 
 
 def docs(
-    page: Annotated[str | None, typer.Argument(help="The name of a page (default: list them).", metavar="PAGE")] = None,
+    page: Annotated[
+        str | None,
+        typer.Argument(
+            help="The name of a page (default: list them).", metavar="PAGE", autocompletion=lambda: [*_pages()]
+        ),
+    ] = None,
 ) -> None:
     """Pages are in Markdown."""
-    pages = {
-        path.stem: path for folder in (".", "studies", "develop") for path in sorted((PAGES / folder).glob("*.md"))
-    }
+    pages = _pages()
     if page is None:
         for name, path in pages.items():
             say(f"{name:18} {_title(path)}".rstrip())
@@ -38,6 +42,10 @@ def docs(
         say(pages[name].read_text(encoding="utf-8"), nl=False)
     else:
         raise ConfigError(f"{page}: no such page{names.allowed(name, [*pages])}")
+
+
+def _pages() -> dict[str, Path]:
+    return {path.stem: path for folder in (".", "studies", "develop") for path in sorted((PAGES / folder).glob("*.md"))}
 
 
 def _title(path: Path) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collbench.model.errors import ConfigError
+from collbench.model.pages import SHIPPED
 
 # Names in other tools and libraries, in lower case without separators → our names. One spelling may mean a dtype and an
 # operation: a name is proposed only where it is allowed.
@@ -67,7 +68,7 @@ def allowed(written: object, names: Sequence[str], others: str = "") -> str:
 # ── files of configurations ──────────────────────────────────────────────────────────────────────
 # Folders with configurations: the user's own come first. In a checkout both are the same folder (`collbench/configs`
 # is a link); an installed CollBench contains its own.
-FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
+FOLDERS = (Path("configs"), SHIPPED / "configs")
 EXPECTED = "expected"
 SUFFIXES = {".yaml", ".yml"}
 
@@ -84,13 +85,12 @@ def path_of(written: Path, inside: str = "") -> Path:
         return paths[written.name]
     if written.is_dir():
         raise ConfigError(f"{written}: a folder, not a configuration; collbench report {written} shows a run's results")
-    likely = near(written.name, [*paths])
-    hint = f"; did you mean {likely[0]!r}?" if likely else ""
-    raise ConfigError(f"{written}: no configuration has this name{hint} (collbench list configs; a path ends in .yaml)")
+    proposal = allowed(written.name, [*paths], "a path that ends in .yaml")
+    raise ConfigError(f"{written}: no {'table' if inside else 'configuration'} has this name{proposal}")
 
 
 def files(inside: str = "") -> Iterator[Path]:
-    """Yield the files of all configurations. A file of the user hides our file of the same name."""
+    """Yield the files of all configurations, or of all tables. A file of the user hides our file of the same name."""
     seen: set[str] = set()
     for folder in FOLDERS:
         for path in sorted((folder / inside).glob("*.yaml")):

@@ -168,7 +168,9 @@ def problems(run: Run) -> list[str]:
 def brief(view: View) -> str:
     """Return the answer in one line: a warning if measurements are missing, and the first result."""
     texts = answer(view) or [_no_answer(view.run)]
-    return " ".join(texts[: 1 + (view.analysis.incomplete is not None) + view.virtual])
+    alone = [s.launches == 1 and not s.imported for s in view.calls if s.time_s is not None]
+    first = texts[: 1 + (view.analysis.incomplete is not None) + view.virtual]
+    return " ".join([*first, *["No interval: one launch."] * (bool(alone) and all(alone))])
 
 
 def answer(view: View) -> list[str]:

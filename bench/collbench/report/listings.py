@@ -32,33 +32,30 @@ FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────────────
-def runs(entries: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
-    """Return one line per run. entries: names, manifests, and (number of cases, best result) from the summaries."""
-    columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
-        left("run", lambda row: row[0]),
-        left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
+def runs(entries: Iterable[tuple[str, Json, str]]) -> Blocks:
+    """Return one line per run. entries: names, manifests, and best result from the summaries."""
+    columns: list[Column[tuple[str, Json, str]]] = [
+        left("run (UTC)", lambda row: row[0]),
         left("status", lambda row: wording.state(cast("Manifest", row[1]))),
-        Column("cases", lambda row: row[2][0]),
-        left("best result", lambda row: row[2][1]),
+        left("best result", lambda row: row[2]),
     ]
     return table(entries, columns)
 
 
-def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """Return the number of measured cases in a summary, and the best result."""
+def headline(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the best result in a summary."""
     measured = [row for row in rows if row.get("time_s")]
     # The records of a package may rank their cases: "place" is 1 for the best, and "label" names a case.
     if placed := [row for row in measured if row.get("place")]:
         best = min(placed, key=lambda row: float(row["time_s"]))
         named = [option.name for option in OPERATIONS[best["op"]].own_options if option.first and option.default == ""]
         parts = [best["label"], *map(best.get, named), best["backend"], ranks_text(int(best["world_size"]))]
-        return str(len(measured)), f"{format_seconds(float(best['time_s']))}: {', '.join(map(str, parts))}"
+        return f"{format_seconds(float(best['time_s']))}: {', '.join(map(str, parts))}"
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
-        return str(len(measured)), NOTHING
+        return NOTHING
     rate, size = format_rate(float(best["busbw"])), format_bytes(int(best["size_bytes"]))
-    where = f"{best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
-    return str(len(measured)), f"{rate} GB/s: {where}"
+    return f"{rate} GB/s: {best['op']}, {ranks_text(int(best['world_size']))}, {size}"
 
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from typing import Any
 
 from collbench.catalog.backends import BACKENDS
 from collbench.catalog.collectives import OPERATIONS, heaviest_bytes, ranks_together
+from collbench.catalog.metrics import METRICS
 from collbench.model import results
 from collbench.model.conclusions import Interval, IntervalKind, Summary
 from collbench.model.projection import KINDS, TABLES, grouped
@@ -31,6 +32,11 @@ MOST_INTERVALS = 2
 SMALLEST_ROUND = 1024
 NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
 FAILED = "failed"
+# The time of 1 MiB on gloo was half of that with `rotate` when one buffer was used again and again.
+ROTATES = (
+    "rotate buffers: each call uses other memory. A loop over one buffer can be faster, on a CPU up to twice as fast "
+    "(at 1 MiB); buffers=hot measures that"
+)
 # Kind of interval → its name, unless it is a 95 % interval over launches.
 INTERVALS = {IntervalKind.RANGE: "range of launches", IntervalKind.WITHIN_RUN: "95 % interval within a launch"}
 
@@ -131,7 +137,10 @@ def rounding(cases: Sequence[Case]) -> list[str]:
 
 def notes_of(members: Sequence[Summary]) -> list[str]:
     """Return the notes on a table of these summaries."""
-    return [*notes([summary.case for summary in members]), *_two_modes(members)]
+    first = members[0]
+    rotates = first.case.buffers == "rotate" and OPERATIONS[first.case.op].pooled and not first.imported
+    rotates = rotates and not METRICS[first.case.metric].fixed_buffers
+    return [*notes([summary.case for summary in members]), *[ROTATES] * rotates, *_two_modes(members)]
 
 
 def _two_modes(members: Sequence[Summary]) -> list[str]:
@@ -219,11 +228,15 @@ def case_grid(
 def caption(members: Sequence[Summary], short: bool, rates: bool) -> str:
     """Return the sentence on the numbers of a table; it names only those that some case has."""
     kind = width(members)
-    parts = ["Time, as imported" if any(s.imported for s in members) else "Mean time"]
+    launches = {s.launches for s in members if s.launches}
+    counted = labels.counted(min(launches), "launch") if len(launches) == 1 else "launches"
+    over = f"Mean time over {counted} (new ranks in each)"
+    parts = ["Time, as imported" if any(s.imported for s in members) else over]
     if kind:
         parts[0] += f" ± half of its {kind}" if short else f" with its {kind}"
     if rates and any(rate_text(s.busbw) != NOTHING for s in members):
-        parts.append("in brackets the bus bandwidth in GB/s" if short else "bus bandwidth")
+        meaning = f"what a link carries; from {format_rate(LEAST_RATE)} GB/s on"
+        parts.append(f"in brackets the bus bandwidth in GB/s ({meaning})" if short else f"bus bandwidth ({meaning})")
     return f"{', and '.join(parts)}:"
 
 
@@ -316,7 +329,7 @@ UNITS: dict[Unit, Callable[[Any], str]] = {
 
 
 def time_text(summary: Summary, short: bool = False) -> str:
-    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `627 µs ±108 %, too noisy` if the half-width exceeds the time.
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `627 µs, launches ±108 %` if the half-width exceeds the time.
 
     short: format as `1.10 ms ±9 %` always.
     """
@@ -326,8 +339,8 @@ def time_text(summary: Summary, short: bool = False) -> str:
     noisy = time_s.known and time_s.relative_half_width > 1
     if not (short or noisy):
         return with_interval(time_s, format_seconds)
-    width = f" ±{format_share(time_s.relative_half_width)}" if time_s.known else ""
-    return f"{format_seconds(time_s.value)}{width}{'' if short else ', too noisy'}"
+    width = f"±{format_share(time_s.relative_half_width)}" if time_s.known else ""
+    return f"{format_seconds(time_s.value)}{' ' if short else ', launches '}{width}".rstrip()
 
 
 def _time_and_rate(summary: Summary) -> str:

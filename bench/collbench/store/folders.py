@@ -32,6 +32,7 @@ from collbench import __version__
 from collbench.model.errors import StoreError, damaged_json, reason_of
 from collbench.model.facts import Session
 from collbench.model.notices import Kind, Notice
+from collbench.model.pages import at_hand
 from collbench.model.records import AbState, Json, Plan, Run, Samples, Side
 from collbench.store import locks
 
@@ -396,7 +397,8 @@ def read_manifest(path: Path) -> Json:
 def incomplete(path: Path) -> str:
     """Return the reason why a folder is not a run: the files that it lacks."""
     lacking = [name for name in (MANIFEST, PLAN, ENVIRONMENT, SAMPLES) if not (path / name).is_file()]
-    return f"not a run folder: it has no {', '.join(lacking)}"
+    traces = f"; for traces: collbench replay --look {path}" if len(lacking) == 4 and [*path.glob("*.json*")] else ""
+    return f"not a run folder: it has no {', '.join(lacking)}{traces}"
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
@@ -448,8 +450,8 @@ def find(root: Path, run: str | None) -> Path:
         if not RunFolder(path).has_sides:
             raise StoreError(f"{run}: {path} has no sides; only runs of the verb ab have")
         return path / side
-    if Path(run).is_dir():
-        return Path(run)
+    if (path := at_hand(Path(run))).is_dir():
+        return path
     if "/" not in run and (root / run).is_dir():
         return root / run
     pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")

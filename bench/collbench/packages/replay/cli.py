@@ -2,9 +2,8 @@
 
 import json
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 FEWEST_RANKS = 2
 
 
-class LookFormat(StrEnum):
-    """Formats of the output of `--look`."""
-
-    JSON = "json"
-
-
 def replay(
     context: typer.Context,
     traces: Annotated[
@@ -55,7 +48,7 @@ def replay(
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     format: Annotated[  # noqa: A002
-        LookFormat | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
+        Literal["json"] | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
     ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
 ) -> int:
@@ -76,7 +69,7 @@ def replay(
     return run_task(task, lambda: b"\0".join(map(str.encode, [*map(str, traces), *sets])))
 
 
-def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat | None) -> int:
+def _look(paths: list[Path], save: Path | None, plots: bool, chosen: str | None) -> int:
     """Print where the time of a recorded job went; write its calls, or a sweep of them, to `save`."""
     from collbench.packages.replay import importers as traces
     from collbench.packages.replay import report

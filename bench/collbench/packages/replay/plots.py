@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from collbench.model.conclusions import Analysis
 from collbench.model.records import Run
 from collbench.model.units import format_seconds
-from collbench.packages.replay.conclusions import RecordedKind, ReplayedStep, replays_of
-from collbench.packages.replay.report import call_name, kind_name, rank_named, recorded_kind, recorded_sentence
+from collbench.packages.replay.conclusions import ReplayedStep, replays_of
+from collbench.packages.replay.report import kind_name, rank_named, recorded_kind, recorded_sentence
 from collbench.report.plots.figures import COLOURS, GREY, name_rows, page, size_text, time_axis
 
 # Most rows of kinds and of ranks: more rows would be too small to read. Inches: height of a row.
@@ -35,7 +35,7 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
         if any(values):
             upper.barh(range(len(kinds)), values, left=begins, color=colour, label=name, height=0.7)
             begins += values
-    name_rows(upper, [_recorded_name(kind) for kind in kinds])
+    name_rows(upper, [recorded_kind(kind, size_text) for kind in kinds])
     upper.set_title("time in calls per step, mean over ranks")
     for axes in lower:
         axes.barh(range(len(ranks)), [waited_for.get(rank, 0.0) for rank in ranks], color=COLOURS[1], height=0.7)
@@ -44,13 +44,6 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     upper.set_xlim(left=0)
     time_axis(upper.xaxis)
     return [figure]
-
-
-def _recorded_name(kind: RecordedKind) -> str:
-    """Return the name of a kind of calls, with the number of elements if its bytes are unknown."""
-    if not kind.size_bytes:
-        return recorded_kind(kind)
-    return call_name(kind.operation, size_text(kind.size_bytes), kind.dtype, kind.ranks, kind.groups)
 
 
 def steps(run: Run, analysis: Analysis) -> list[Figure]:

@@ -6,13 +6,14 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.conclusions import Analysis
 from collbench.model.records import Json, Run
-from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from collbench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from collbench.model.visible import visible
 from collbench.packages.replay.conclusions import (
     RecordedJob,
@@ -29,6 +30,7 @@ from collbench.report.blocks import Blocks, Column, Heading, below, items, left,
 from collbench.report.labels import NOTHING, optional, ranks_text, seconds_text, with_interval
 from collbench.report.notices import sentences
 from collbench.report.rows import row
+from collbench.report.tables import rate_text
 from collbench.report.text import Text
 
 Kinds = Sequence[ReplayedKind]
@@ -41,7 +43,7 @@ RECORDED_EXPLAINED = (
 )
 LATE_ENDS = "{} ends its calls later than the others: {} per step after the first rank's end, over all calls."
 DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call ends. Waiting: the time before that."
-RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
+RATE_EXPLAINED = "GB/s: bus bandwidth while data moved, from 0.01 on; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 
@@ -70,10 +72,13 @@ def brief(analysis: Analysis) -> Blocks:
 def recorded_parts(job: RecordedJob) -> Blocks:
     """Return the account of the time in calls: a sentence, tables by kind and by group, and withheld conclusions."""
     blocks: Blocks = [recorded_sentence(job)]
-    kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
-    blocks += _recorded_table("calls", kinds, job)
+    everywhere = all((kind.ranks, kind.groups) == (job.world_size, 1) for kind in job.kinds)
+    kinds = [_Row(_row_name(kind, everywhere), kind.time, kind.busbw) for kind in job.kinds]
+    blocks += _recorded_table([left("calls", lambda row: row.name)], kinds, job)
     if len(job.groups) > 1:
-        blocks += _recorded_table("group", [_Row(*group) for group in job.groups], job)
+        number: Column[_Row] = Column("number", lambda row: f"{row.time.calls:.3g}")
+        groups = [_Row(*group) for group in job.groups]
+        blocks += _recorded_table([left("group", lambda row: row.name), number], groups, job)
     if any(kind.busbw is not None for kind in job.kinds) and job.total is not None:
         blocks.append(RATE_EXPLAINED)
     if job.total is not None:
@@ -140,10 +145,17 @@ def call_name(operation: str, size: str, dtype: str | None, ranks: int | None, g
     return " ".join(filter(None, words)) + (f", {groups} groups" if groups > 1 else "")
 
 
-def recorded_kind(kind: RecordedKind) -> str:
-    """Format as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
-    size = f"{kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+def recorded_kind(kind: RecordedKind, size_text: Callable[[float], str] = format_rounded_bytes) -> str:
+    """Format as `all_reduce of 7.82 MiB float32 over 8 ranks, 4 groups`; with elements if the bytes are unknown."""
+    elements = f"{kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+    size = elements if kind.size_bytes is None else size_text(kind.size_bytes)
     return call_name(kind.operation, size, kind.dtype, kind.ranks, kind.groups)
+
+
+def _row_name(kind: RecordedKind, everywhere: bool) -> str:
+    """Return `2 × all_reduce of 7.82 MiB float32`. everywhere: all ranks make all calls, so the row does not say it."""
+    times = f"{kind.time.calls:.3g} × " if kind.time.calls != 1 else ""
+    return times + recorded_kind(replace(kind, ranks=None) if everywhere else kind)
 
 
 class _Row(NamedTuple):
@@ -151,23 +163,19 @@ class _Row(NamedTuple):
 
     name: str
     time: RecordedTime
-    size_bytes: int | None = None
     busbw: float | None = None
 
 
-def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blocks:
-    """Return a table of the given rows; the rows after the first MOST_KINDS are summed into one."""
-    total = job.total
-    columns: list[Column[_Row]] = [
-        left(heading, lambda row: row.name),
-        Column("number", lambda row: f"{row.time.calls:.3g}"),
-    ]
-    if any(row.size_bytes is not None for row in rows):
-        columns.append(Column("bytes", lambda row: optional(row.size_bytes, format_rounded_bytes)))
-    if total is not None:
+def _recorded_table(leading: Sequence[Column[_Row]], rows: Sequence[_Row], job: RecordedJob) -> Blocks:
+    """Return a table of the given rows; the rows after the first MOST_KINDS are summed into one.
+
+    The time in calls has no column if it is the sum of moving and waiting in all rows.
+    """
+    total, columns = job.total, [*leading]
+    if total is not None and (total.unsplit_s or not (total.moved_s or total.waited_s)):
         columns.append(Column("in calls", lambda row: seconds_text(row.time.in_calls_s)))
     if total is not None and any(row.busbw is not None for row in rows):
-        columns.append(Column("GB/s", lambda row: optional(row.busbw, format_rate)))
+        columns.append(Column("GB/s", lambda row: rate_text(row.busbw)))
     if total is not None and (total.moved_s or total.waited_s):
         columns += [
             Column("moving", lambda row: _divided(row.time, row.time.moved_s)),

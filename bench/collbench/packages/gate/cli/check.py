@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from collbench.cli.app import RESULTS
+from collbench.cli.app import RESULTS, RunName
 from collbench.cli.comparison import SLOWER_OR_FAILED, UNDECIDED, ComparisonFormat, IfUndecided, print_as
 from collbench.config import names
 from collbench.model.errors import ConfigError, UnmeasurableError
@@ -20,11 +20,10 @@ def check(
         typer.Argument(
             help="A table of expected bandwidths (YAML), or TABLE:NETWORK if it has several.",
             metavar="TABLE[:NETWORK]",
+            autocompletion=lambda: [path.stem for path in names.files(names.EXPECTED)],
         ),
     ],
-    run: Annotated[
-        str | None, typer.Argument(help="A run: its folder or name (default: the newest).", metavar="RUN")
-    ] = None,
+    run: RunName = None,
     undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None,
@@ -41,9 +40,9 @@ def check(
     from collbench.packages.gate.analyze import tables
     from collbench.report.labels import label
 
-    kept = folders.read(folders.find(RESULTS, run))
     path, colon, fabric = (table, "", "") if Path(table).exists() else table.partition(":")
     expectations = config.load(names.path_of(Path(path), names.EXPECTED))
+    kept = folders.read(folders.find(RESULTS, run))
     try:
         lines = tables.lines_for_fabric(expectations, fabric) if colon else expectations
         result = tables.check(lines, headlines(kept), places_of(kept))

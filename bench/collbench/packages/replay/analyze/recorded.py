@@ -233,7 +233,9 @@ def time_of_kinds(job: RecordedJob, kinds: Set[CallKind]) -> RecordedTime | None
 
 NUMBERED_BY_FILES = Kind("numbered-by-files", "ranks are numbered in the order of their files, which name no ranks")
 UNEQUAL_STEPS = Kind("unequal-steps", "ranks recorded different numbers of steps: a step is the mean of all of them")
-ONE_STEP = Kind("one-step", "which rank was late: this needs several steps, and marks between them in the recording")
+ONE_STEP = Kind(
+    "one-step", "which rank was late: record several steps, with profiler.step() at the end of each, on all ranks"
+)
 _CALLS = "{calls:of calls}"
 OUTSIDE_STEPS = Kind("outside-steps", f"calls outside the recorded steps{_CALLS}")
 NO_DURATION = Kind("no-duration", f"the time of calls whose duration was not recorded{_CALLS}")

@@ -14,6 +14,7 @@ from collbench.config.models import Config
 from collbench.machine import memory
 from collbench.model.errors import ForeignError
 from collbench.model.notices import Kind, Notice, with_counts
+from collbench.model.pages import at_hand
 from collbench.model.records import Machine
 from collbench.model.units import NS
 from collbench.packages.replay import planning
@@ -124,7 +125,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
     Raises ForeignError if a path names no file.
     """
     named = []
-    for path in paths:
+    for path in map(at_hand, paths):
         try:
             if path.is_dir():
                 inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))

@@ -24,6 +24,7 @@ from collbench.model.errors import ConfigError, StoreError, UnmeasurableError
 from collbench.model.records import Case
 from collbench.packages.training.analyze import runs
 from collbench.packages.training.analyze.steps import scenarios_of
+from collbench.packages.training.catalog.presets import PRESETS
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.config import known_model
 from collbench.packages.training.planning import advisor, link_model
@@ -47,7 +48,10 @@ GradientType = Literal["float32", "float16", "bfloat16", "float64"]
 
 def advise(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(help="Advise for a preset model, such as tiny or xl-2026.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Advise for a preset model, such as tiny or xl-2026.", autocompletion=lambda: [*PRESETS]),
+    ] = None,
     backward: Annotated[
         str | None,
         typer.Option(help="With --model: set the time of backward, such as 60ms.", metavar="TIME"),
