@@ -6,7 +6,7 @@ In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.collectives import OPERATIONS, is_copy
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, Plan
 from collbench.model.units import first_few, format_rounded_bytes, format_seconds, format_share
@@ -57,8 +57,10 @@ def _scenes(plan: Plan, compared: Sequence[Case]) -> Blocks:
     for shared, cases in grouped(compared, lambda case: case.shared).items():
         needed = plan.settings.own_of(shared).scene_bytes.get(shared.key)
         memory = "" if needed is None else f"; at least {format_rounded_bytes(needed)} of memory per rank"
-        names = [", ".join(labels.in_words(parts)) for parts in labels.describe(cases)[1]]
-        texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{memory}\n  {first_few(names, len(names))}")
+        first = [case for case in cases if not is_copy(case)]
+        copies = f", {len(cases) - len(first)} of them second copies" * (len(first) < len(cases))
+        names = [", ".join(labels.in_words(parts)) for parts in labels.describe(first)[1]]
+        texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{copies}{memory}\n  {', '.join(names)}")
     return texts
 
 
