@@ -41,7 +41,8 @@ def plan(plan: Plan) -> Blocks:
     how = [total, *[count] * (len(compared) < len(plan.cases)), *(f"{n} rounds of {depth} each" for n, depth in rounds)]
     bound = "about" if s.iterations or not calls else "up to"
     lines = [", ".join(how)]
-    beyond = ", and the calls on top" if compared else ""
+    unknown = any(OPERATIONS[case.op].calls_s(case, plan.settings, 1) is None for case in compared)
+    beyond = ", and the calls on top" * unknown
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [f"note: {note}" for note in [*tables.rounding(calls), *sentences(plan.notices)]]
