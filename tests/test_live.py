@@ -136,7 +136,7 @@ def test_the_time_that_is_left_follows_the_launches_that_were_made():
     settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
     now = [0.0]
     left = TimeLeft(Plan("two", tuple(order), (), 3, settings), lambda: now[0])
-    estimates = [launch_s(launch, settings.sampling) for launch in order]
+    estimates = [launch_s(launch, settings) for launch in order]
     assert left.seconds() == pytest.approx(sum(estimates))
     for launch in order[:2]:
         left.launching(launch)
@@ -156,7 +156,7 @@ def test_launches_of_one_number_that_need_processes_of_their_own_all_count():
     settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
     now = [0.0]
     left = TimeLeft(Plan("two", tuple(order), (), 1, settings), lambda: now[0])
-    each = launch_s(order[0], settings.sampling)
+    each = launch_s(order[0], settings)
     assert left.seconds() == pytest.approx(2 * each)
     left.launching(order[0])
     now[0] += 2 * each

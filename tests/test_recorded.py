@@ -168,7 +168,7 @@ def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_
     result = job(*calls)
     assert result.late is None and result.ends_late is None
     assert any(
-        text.startswith("which rank was late: this needs several steps, and marks between them")
+        text.startswith("which rank was late: record several steps")
         for text in sentences(result.withheld)
     )
     marked = [[replace(each, step=number // 10) for number, each in enumerate(rank_calls)] for rank_calls in calls]

@@ -260,7 +260,6 @@ def test_a_model_that_draws_its_batch_is_accepted(warm):
     """Seeds of ranks differ, so each rank would draw its own batch; right strategies were once called wrong."""
     done, run = run_of_users_model(warm, "naive, flat, ddp", "build_newcomers")
     assert done.returncode == 0 and failures(run) == {}, done.stderr
-    assert "includes 0" not in done.stdout  # one launch gives no interval
 
 
 def test_a_preset_has_the_parameters_of_its_list(warm):

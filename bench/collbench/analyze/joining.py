@@ -46,11 +46,6 @@ def _kept(state: Json) -> Kept:
     return Kept(tuple(map(int, state["affinity"])), threads, files)
 
 
-def notices(run: Run) -> list[Notice]:
-    """Return notices on the ranks of a run: fewer cores after joining, threads and files that stayed after leaving."""
-    return list(dict.fromkeys(remark for backend, states in _states(run) for remark in _changes(backend, *states)))
-
-
 # A name with a larger count than before, and the increase; other notices contain these.
 MORE = Kind("more", "{count} {name}")
 CORES_TAKEN = Kind("cores-taken", "{backend}: joining took cores from a rank: {left} of {before} left (core {cores})")
@@ -58,18 +53,23 @@ THREADS_STAYED = Kind("threads-stayed", "{backend}: {count:count thread} of a ra
 FILES_STAYED = Kind("files-stayed", "{backend}: {count:count open file} of a rank stayed after the end ({names})")
 
 
-def _changes(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterator[Notice]:
-    if set(joined.affinity) < set(before.affinity):
-        left, had = len(joined.affinity), len(before.affinity)
-        yield CORES_TAKEN(backend=backend, left=left, before=had, cores=joined.affinity)
+def notices(run: Run) -> list[Notice]:
+    """Return notices on cores that joining took, and on the most threads and files of a rank that stayed afterwards."""
+    taken, most = list[Notice](), defaultdict[tuple[Kind, str], Counter[str]](Counter)
+    for backend, (before, joined, after) in _states(run):
+        if set(joined.affinity) < set(before.affinity):
+            left, had = len(joined.affinity), len(before.affinity)
+            taken.append(CORES_TAKEN(backend=backend, left=left, before=had, cores=joined.affinity))
+        threads, files = _more(before.threads, after.threads), _more(before.files, after.files)
+        for kind, counts in ((THREADS_STAYED, threads), (FILES_STAYED, files)):
+            most[kind, backend] = max(most[kind, backend], counts, key=Counter.total)
     stayed = {
-        THREADS_STAYED: _more(before.threads, after.threads),
-        FILES_STAYED: _more(before.files, after.files),
+        key: tuple(MORE(count=counts[name], name=name) for name in sorted(counts)) for key, counts in most.items()
     }
-    for kind, counts in stayed.items():
-        if counts:
-            names = tuple(MORE(count=count, name=name) for name, count in sorted(counts.items()))
-            yield kind(backend=backend, count=sum(counts.values()), names=names)
+    return [
+        *dict.fromkeys(taken),
+        *(kind(backend=at, count=most[kind, at].total(), names=names) for (kind, at), names in stayed.items() if names),
+    ]
 
 
 def facts(run: Run) -> dict[str, str]:
@@ -82,6 +82,6 @@ def facts(run: Run) -> dict[str, str]:
     return {name: " to ".join(map(str, sorted({min(numbers), max(numbers)}))) for name, numbers in values.items()}
 
 
-def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _more(before: Mapping[str, int], after: Mapping[str, int]) -> Counter[str]:
     """Return name → increase of its count, only for counts that increased."""
-    return dict(Counter(after) - Counter(before))
+    return Counter(after) - Counter(before)

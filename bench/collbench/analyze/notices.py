@@ -64,7 +64,7 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
     session = run.environment[0] if run.environment else {}
     # Addresses other than loopback at which mpirun listened.
     opened = dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment))
-    return [
+    notices = [
         *impossible(run, summaries),
         *_plan_notices(run),
         *_import_notices(run),
@@ -82,6 +82,8 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
         *_unused_rank_notices(run, session),
         *(OPEN_TO_NETWORK(addresses=addresses) for addresses in opened if addresses),
     ]
+    # What stays after the end of a group changed none of its times.
+    return sorted(notices, key=lambda notice: notice.kind in {joining.THREADS_STAYED, joining.FILES_STAYED})
 
 
 def incomplete(run: Run) -> Notice | None:
@@ -156,7 +158,7 @@ _OF_LAUNCHES = (
               "import the output of several runs")),
     Rule(lambda f: f.launches == 1,
          Kind("one-launch", "one launch only, so the variation between launches is unknown", "set {setting}")),
-    Rule(lambda f: f.launches < f.for_interval,
+    Rule(lambda f: f.launches < f.for_interval and f.collectives,
          Kind("few-launches", "only {launches} launches: intervals are wide; brackets of collectives show the range of "
               "launches, which contains the true median in {covered:share}",
               "a 95 % interval needs {for_interval}, a claim {for_claim}")),
@@ -175,6 +177,7 @@ def _launch_notices(run: Run) -> Iterable[Notice]:
         covered=1 - 2 ** (1 - launches),
         for_interval=intervals.FEWEST_OVER_LAUNCHES,
         for_claim=LAUNCHES_FOR_A_CLAIM,
+        collectives=any(not OPERATIONS[case.op].against for case in run.plan.cases),
     )
     yield from filter(None, [first(_OF_LAUNCHES, facts)])
     if len(run.environment) > 1:
@@ -396,10 +399,6 @@ def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
             yield POLLING(backend=backend, ranks=tuple(crowded), cores=cores)
 
 
-def _told(summary: Summary, kind: Kind) -> bool:
-    return any(entry.kind is kind for entry in summary.notices)
-
-
 # Condition on a case, kind of the notice on all cases that meet it, and the number of a case whose maximum it states.
 _OF_CASES: tuple[tuple[Callable[[Summary], object], Kind, Callable[[Summary], float | None] | None], ...] = (
     (lambda s: s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT,
@@ -408,10 +407,10 @@ _OF_CASES: tuple[tuple[Callable[[Summary], object], Kind, Callable[[Summary], fl
     (lambda s: s.only_clock,
      Kind("only-clock", "{count} of {measured} cases took as long as reading the clock: one rank in place has nothing "
           "to do"), None),
-    (lambda s: _told(s, STOPPED_EARLY),
+    (lambda s: STOPPED_EARLY in {notice.kind for notice in s.notices},
      Kind("precision-missed", "±{worst:share} was not reached in {count} of {measured} cases",
           "more launches would help"), lambda s: s.asked),
-    (lambda s: _told(s, DISPATCH_BOUND),
+    (lambda s: DISPATCH_BOUND in {notice.kind for notice in s.notices},
      Kind("cases-dispatch-bound", "{count} of {measured} cases are bound by dispatching: enqueueing takes longer than "
           "the GPU's work, so their times are the host's (host_time_s in summary.csv)", "a smaller depth helps"), None),
     (lambda s: not s.steady,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from collbench.model.deferred import Deferred
 from collbench.model.notices import Kind
-from collbench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, of_operation, options_in
+from collbench.model.records import Case, Option, OwnOptions, OwnSettings, Settings, of_operation, options_in
 
 SYNC, NO_BUFFERS = ("sync",), (0, 0)
 
@@ -79,6 +79,9 @@ class Operation:
     # the function (config, machine, section) → `planning.asked.Asked`. Without one, they come from `operations`.
     section: Deferred | None = None
     cases: Deferred | None = None
+    # For cases that are compared with a reference: function (case, settings, number of the launch) → rough seconds of
+    # its calls in the launch, for `plan`; None if unknown.
+    calls_s: Callable[[Case, Settings, int], float | None] = lambda *_: None
     # Function (cases, settings) → objects of the user's code that ranks import, as "module:name".
     imports: Deferred | None = None
 
@@ -91,11 +94,6 @@ class Operation:
     def settings(self) -> type[OwnSettings]:
         """Return the type of the settings that only its cases need in a plan."""
         return of_operation(OwnSettings, self.name)
-
-    @property
-    def detail(self) -> type[OwnDetail]:
-        """Return the type of its results other than times."""
-        return of_operation(OwnDetail, self.name)
 
     @property
     def pooled(self) -> bool:

@@ -107,13 +107,13 @@ def diagnose(
 ) -> None:
     """Name ranks that arrive last more often than by chance, and links that the operation pairwise finds slow."""
     from collbench.analyze import analysis
-    from collbench.report import findings, machine_format
+    from collbench.report import findings, machine_format, rows
 
     path = folders.find(RESULTS, run)
     result = folders.read(path)
     diagnosis = analysis.diagnose(result)
     if format == "json":
-        say(machine_format.diagnosis_json(diagnosis))
+        say(machine_format.json_text(rows.row(diagnosis)))
     else:
         show([result.name, *findings.diagnosis(diagnosis)])
 

@@ -19,7 +19,7 @@ from collbench.config.models import Config
 from collbench.config.options import ALL, values_of
 from collbench.model.notices import Kind, Notice, first
 from collbench.model.records import OPTIONS, Case, Machine
-from collbench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
+from collbench.planning.footprint import FLATTENED, buffer_bytes, scratch_bytes
 
 # Memory of a rank apart from the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
 # and the backend's own buffers.
@@ -129,7 +129,7 @@ def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_
 def overhead_bytes(case: Case) -> int:
     """Return the bytes of a rank apart from the buffers of its case, on its GPU or its host."""
     on_gpu = BACKENDS[case.backend].device == "cuda"
-    return temporary_bytes(case) + GPU_OVERHEAD_BYTES if on_gpu else RANK_OVERHEAD_BYTES
+    return GPU_OVERHEAD_BYTES + case.size_bytes * (case.op in FLATTENED) if on_gpu else RANK_OVERHEAD_BYTES
 
 
 def sharing_memory(case: Case, machine: Machine) -> int:

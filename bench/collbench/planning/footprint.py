@@ -130,11 +130,6 @@ def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
     return sum(aligned(buffer_bytes(case, pool_bytes)) for case in cases)
 
 
-def temporary_bytes(case: Case) -> int:
-    """Return the bytes that torch allocates in each call with NCCL: lists of tensors are flattened, and copied back."""
-    return case.size_bytes if case.op in FLATTENED else 0
-
-
 def scratch_bytes(case: Case, flush_bytes: int) -> int:
     """Return the bytes that `flush` overwrites before each call, so that no buffer is in a cache."""
     return flush_bytes if case.buffers == "flush" else 0

@@ -53,8 +53,7 @@ FIRST_START_S = 3.0
 # Cost of a case in a launch apart from warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
 # by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
 HANDLING_S, HANDLING_CALLS = 0.035, 2.5
-# Seconds to build, warm up and check a case that is compared with a reference (measured for training steps). Its calls
-# come on top, because what a rank computes within them is not known.
+# Seconds to build and check a case that is compared with a reference (measured for training steps), without its calls.
 PREPARED_S = 0.5
 # Time for tables, report and plots at the end: measured 3 to 5 s.
 CONCLUDE_S = 4.0
@@ -297,22 +296,25 @@ def estimate_s(plan: Plan) -> float:
     """Estimate the seconds of the run: an upper limit (adaptive), or a rough value from rough rates (fixed count)."""
     if plan.budget_s is not None:
         return plan.budget_s
-    return FIRST_START_S + sum(launch_s(launch, plan.settings.sampling) for launch in plan.order) + CONCLUDE_S
+    return FIRST_START_S + sum(launch_s(launch, plan.settings) for launch in plan.order) + CONCLUDE_S
 
 
-def launch_s(launch: Launch, sampling: Sampling) -> float:
+def launch_s(launch: Launch, settings: Settings) -> float:
     """Estimate the seconds of a launch from the start of its ranks, as `estimate_s` does for the run."""
+    sampling = settings.sampling
     seconds = BACKENDS[launch.backend].start_s + LAUNCH_WARMUP_S * bool(sampling.warmup and sampling.warmup_s)
     for case in launch.cases:
         if OPERATIONS[case.op].against:
-            seconds += PREPARED_S
+            seconds += PREPARED_S + (OPERATIONS[case.op].calls_s(case, settings, launch.number) or 0.0)
             continue
-        seconds += sampling.warmup_s + _handling_s(case)
+        call_s = _call_s(case)
+        seconds += _handling_s(case)
         if sampling.iterations is None:
             most_s = PATIENCE * sampling.seconds_per_case
-            seconds += max(sampling.seconds_per_case, min(FEWEST_ITERATIONS * _call_s(case), most_s))
-        else:
-            seconds += _call_s(case) * (sampling.warmup + min(sampling.iterations, most_iterations(case)))
+            seconds += sampling.warmup_s + max(sampling.seconds_per_case, min(FEWEST_ITERATIONS * call_s, most_s))
+        else:  # the warm-up ends after its calls or its time, whichever is less, but has one call
+            seconds += min(sampling.warmup * call_s, max(sampling.warmup_s, call_s))
+            seconds += min(sampling.iterations, most_iterations(case)) * call_s
     return seconds
 
 

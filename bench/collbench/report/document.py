@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.collectives import OPERATIONS, is_copy
 from collbench.model.conclusions import Summary
 from collbench.model.facts import HostFacts, Manifest, ReportedFacts, Session
 from collbench.model.notices import STOPPED_EARLY
@@ -332,7 +332,7 @@ def _circumstances(view: View) -> list[str]:
         lines.append(f"**Operations**: {', '.join(operations)}")
     if cases:
         counts = f"{counted(len(cases), 'case')} × {counted(run.plan.launches, 'launch')}"
-        lines.append(f"**What**: {labels.span(cases)}; {counts}")
+        lines.append(f"**What**: {labels.span([case for case in cases if not is_copy(case)])}; {counts}")
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(

@@ -5,6 +5,7 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 
 from collections.abc import Sequence
 
+from collbench.catalog.collectives import is_copy
 from collbench.model.conclusions import Analysis, Bound, ChoiceChange, Diagnosis, Fit, Summary
 from collbench.model.projection import KINDS, SIZES
 from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
@@ -62,7 +63,7 @@ def folded(analysis: Analysis) -> Blocks:
         left("bound", lambda bound: bound.name),
         Column("bus bandwidth GB/s", lambda bound: format_rate(bound.busbw)),
     ]
-    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
+    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes and not is_copy(s.case)]
     limits = table(analysis.bounds, bounds)
     return [
         *fold("Outliers", below(OUTLIERS_EXPLAINED, table(noticed, outliers))),

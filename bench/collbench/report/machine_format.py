@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from collbench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from collbench.model.comparisons import ChangeVerdict, Comparison, Trend
-from collbench.model.conclusions import Diagnosis, Finding
+from collbench.model.conclusions import Finding
 from collbench.model.notices import Notice
 from collbench.model.records import OPTIONS, Json, Skip
 from collbench.model.results import CaseRecord, RunRecord, columns, fact
@@ -75,11 +75,6 @@ def to_json(view: View) -> str:
     )
     added = map(row, run_records(analysis))
     return json_text({**row(document), **{name: value for entries in added for name, value in entries.items()}})
-
-
-def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """Return as JSON the findings of a diagnosis, and the notices on properties that it could not determine."""
-    return json_text(row(diagnosis))
 
 
 def run_schema() -> Json:

@@ -6,7 +6,7 @@ In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.catalog.collectives import OPERATIONS
+from collbench.catalog.collectives import OPERATIONS, is_copy
 from collbench.model.projection import KINDS, grouped
 from collbench.model.records import Case, Plan
 from collbench.model.units import first_few, format_rounded_bytes, format_seconds, format_share
@@ -41,7 +41,8 @@ def plan(plan: Plan) -> Blocks:
     how = [total, *[count] * (len(compared) < len(plan.cases)), *(f"{n} rounds of {depth} each" for n, depth in rounds)]
     bound = "about" if s.iterations or not calls else "up to"
     lines = [", ".join(how)]
-    beyond = ", and the calls on top" if compared else ""
+    unknown = any(OPERATIONS[case.op].calls_s(case, plan.settings, 1) is None for case in compared)
+    beyond = ", and the calls on top" * unknown
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [f"note: {note}" for note in [*tables.rounding(calls), *sentences(plan.notices)]]
@@ -57,8 +58,10 @@ def _scenes(plan: Plan, compared: Sequence[Case]) -> Blocks:
     for shared, cases in grouped(compared, lambda case: case.shared).items():
         needed = plan.settings.own_of(shared).scene_bytes.get(shared.key)
         memory = "" if needed is None else f"; at least {format_rounded_bytes(needed)} of memory per rank"
-        names = [", ".join(labels.in_words(parts)) for parts in labels.describe(cases)[1]]
-        texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{memory}\n  {first_few(names, len(names))}")
+        first = [case for case in cases if not is_copy(case)]
+        copies = f", {len(cases) - len(first)} of them second copies" * (len(first) < len(cases))
+        names = [", ".join(labels.in_words(parts)) for parts in labels.describe(first)[1]]
+        texts.append(f"{labels.label(shared)}: {counted(len(cases), 'case')}{copies}{memory}\n  {', '.join(names)}")
     return texts
 
 

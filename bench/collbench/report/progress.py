@@ -55,10 +55,10 @@ class TimeLeft:
         """Begin to count the time. plan: contains only the launches that are still to be made."""
         self._clock, self._began = clock, clock()
         self._budget_s = plan.budget_s
-        self._sampling = plan.settings.sampling
+        self._settings = plan.settings
         # Kind and number of each launch that has not begun → its estimate, in seconds.
         self._waiting = {
-            (process_kind(launch.cases[0]), launch.number): launch_s(launch, self._sampling) for launch in plan.order
+            (process_kind(launch.cases[0]), launch.number): launch_s(launch, self._settings) for launch in plan.order
         }
         # Kind of launch → duration of its last launch, divided by the estimate.
         self._factors: dict[Kind, float] = {}
@@ -73,7 +73,7 @@ class TimeLeft:
             self._factors[before] = (now - began) / estimate_s
         self._waiting.pop((kind, launch.number), None)
         # Launch 0 times nothing; a launch after a failure has only the remaining cases.
-        estimate_s = launch_s(launch, self._sampling) if launch.number else 0.0
+        estimate_s = launch_s(launch, self._settings) if launch.number else 0.0
         self._now = (kind, estimate_s, now)
 
     def seconds(self) -> float:

@@ -22,7 +22,7 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from collbench.catalog.metrics import METRICS
 from collbench.model.projection import grouped
-from collbench.model.records import Case, Job, Json, Plan, Samples, Side, Timings
+from collbench.model.records import Case, Job, Json, OwnDetail, Plan, Samples, Side, Timings, of_operation
 
 T = TypeVar("T")
 # Positions in a list: Python would count a negative one from the end.
@@ -177,7 +177,7 @@ def samples_from_line(line: bytes) -> Samples:
     for timings in (samples.warmup, samples.timed):
         if timings is not None:
             _check_timings(timings, samples.case.world_size)
-    kind: Any = OPERATIONS[samples.case.op].detail
+    kind: Any = of_operation(OwnDetail, samples.case.op)
     return samples if samples.detail is None else dataclasses.replace(samples, detail=validated(kind, samples.detail))
 
 

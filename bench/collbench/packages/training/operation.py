@@ -31,5 +31,6 @@ OPERATION = Operation(
     section=Deferred("packages.training.config:TrainingSection"),
     cases=Deferred("packages.training.planning.steps:asked"),
     rank=Deferred("packages.training.rank.step:workloads"),
+    calls_s=Deferred("packages.training.planning.steps:calls_s"),
     imports=Deferred("packages.training.planning.steps:imports"),
 )

@@ -34,6 +34,6 @@ def read(run: Run) -> Reading:
 
 def not_added_up(scenario: ScenarioAnalysis) -> list[Notice]:
     """Return a notice on the strategies whose split does not add up to exposed communication."""
-    results = [result for result in scenario.results if result.adds_up is False]
+    results = [result for result in scenario.results if result.adds_up is False and not result.strategy.again]
     keys = [result.case.key for result in results]
     return [NOT_ADDED_UP(keys, strategies=tuple(result.name for result in results))] if results else []

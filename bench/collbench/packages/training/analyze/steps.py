@@ -100,13 +100,7 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
         scenario.case, link=scenario.link, warmup_steps=step_settings(run.plan.settings).warmup_steps
     )
     results = [
-        _result(
-            replace(blank, case=case),
-            tries.get(case, []),
-            rounds,
-            steps.get(case),
-            exposed.get(case),
-        )
+        _result(replace(blank, case=case), tries.get(case, []), rounds, steps.get(case), exposed.get(case))
         for case in cases
     ]
     aa_pairs = (AAPair(strategy_in(first), copies) for (_, first), copies in differences.copies.items())
@@ -139,7 +133,7 @@ def _result(
         memory=next((_most(detail.memory) for detail in details if detail.memory), None),
         computed_bytes=alone_bytes(case, strategy_in(case)),
     )
-    if failed := _failed(checks):
+    if failed := [check for check in checks if check.ok is False]:
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
     all_steps = by_launch(rounds, case)
     if step is None or not all_steps:
@@ -168,10 +162,6 @@ def _result(
 def _most(memory: Sequence[RankMemory]) -> RankMemory:
     """Return the maximum over ranks, at each instant."""
     return RankMemory(*(max(sizes) for sizes in zip(*map(astuple, memory), strict=True)))
-
-
-def _failed(checks: Iterable[InvariantCheck]) -> list[InvariantCheck]:
-    return [check for check in checks if check.ok is False]
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:

@@ -24,7 +24,7 @@ from collbench.model.units import parse_link
 from collbench.packages.training.catalog.presets import find
 from collbench.packages.training.catalog.strategies import TRAINED, StepFacts, kind, unsupported
 from collbench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
-from collbench.packages.training.planning.memory import rank_bytes
+from collbench.packages.training.planning.memory import model_bytes, rank_bytes
 from collbench.packages.training.step_records import Link, Shape
 from collbench.packages.training.synchronisation import (
     CALLED,
@@ -238,6 +238,34 @@ _TRAPS = (
 def traps(scenario: Scenario, strategies: Sequence[Strategy], cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
     return every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores)) if strategies else []
+
+
+# Rough operations a second of a rank, to estimate the time of a run: measured on a CPU with the preset tiny and AdamW,
+# an order of magnitude on a GPU.
+OPERATIONS_PER_S = {"cpu": 3e10, "cuda": 1e13}
+# Steps of a strategy after the rounds of the first launch, and those that measure its memory (`rank/step.py`).
+DETAIL_STEPS, MEMORY_STEPS = 4, 6
+
+
+def calls_s(case: Case, settings: Settings, launch: int) -> float | None:
+    """Estimate the seconds of a strategy's steps in a launch; None for a model of the user's."""
+    own, options, backend = step_settings(settings), options_of(case), BACKENDS[case.backend]
+    steps = own.warmup_steps + own.rounds * case.depth
+    if launch == 1:
+        steps += DETAIL_STEPS + MEMORY_STEPS * own.step_memory
+    shape, sent_bytes = own.shapes.get(options.model), model_bytes(case)
+    if shape is not None:
+        sent_bytes, computing_s = sum(gradient.nbytes for gradient in shape.gradients), max(shape.ready_s)
+    elif sent_bytes is not None:
+        ranks_a_core = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
+        weights = sent_bytes / DTYPES[case.dtype].itemsize
+        # Forward multiplies and adds once for each weight and token, backward twice.
+        operations = 6 * weights * options.batch * options.sequence
+        computing_s = operations / OPERATIONS_PER_S[backend.device] / options.threads * ranks_a_core
+    else:
+        return None
+    rate = own.links.get(options.link, backend).bytes_per_s
+    return steps * (computing_s + sent_bytes / rate)
 
 
 def imports(cases: Sequence[Case], settings: Settings) -> set[str]:

@@ -84,19 +84,18 @@ def steps(_: Run, analysis: Analysis) -> list[Figure]:
 def _steps(scenario: ScenarioAnalysis, timed: Sequence[StrategyResult]) -> Figure:
     title = f"Time of a step: computing and exposed communication\n{scenario_text(scenario.scenario)}"
     figure, ((axes,),) = figures.page(title, [BAR * len(timed)])
-    rows = []
+    rows, placed = [], bool(training.places(scenario))
     for row, result in enumerate(timed):
         end_s = _bar(axes, row, result)
         axes.text(end_s, row, f"  {_bar_text(result)}", va="center", fontsize="small")
-        place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
-        rows.append(f"{result.name} ({place})")
+        rows.append(f"{result.name} ({training.place_text(result, scenario)})" if placed else result.name)
     if scenario.compute is not None:
         axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":", label="without synchronisation")
     name_rows(axes, rows)
     # The texts beside the bars need room.
     axes.set_xlim(0, 1.35 * axes.get_xlim()[1])
     time_axis(axes.xaxis)
-    axes.set_xlabel("time of a step (slowest rank); in brackets: place, = where it is shared")
+    axes.set_xlabel("time of a step (slowest rank)" + "; in brackets: place, = where it is shared" * placed)
     return figure
 
 
@@ -134,7 +133,7 @@ def buckets(_: Run, analysis: Analysis) -> list[Figure]:
     """For each scenario, draw exposed communication of caps and plans; then their tails, measured and predicted."""
     made = []
     for scenario in _scenarios(analysis):
-        measured = [result for result in scenario.results if result.exposed and _size(result.strategy)]
+        measured = [result for result in training.timed(scenario) if result.exposed and _size(result.strategy)]
         if measured:
             made.append(_exposed(scenario, measured))
         if scenario.advice:
@@ -205,8 +204,7 @@ def _series(result: StrategyResult) -> tuple[str, Strategy | None]:
     if strategy.cap_bytes is None:
         return result.name, strategy
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
-    again = ["again"] if strategy.again else []
-    return " ".join(["measured:", strategy.name, *strategy.options, *over, *again]), None
+    return " ".join(["measured:", strategy.name, *strategy.options, *over]), None
 
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────

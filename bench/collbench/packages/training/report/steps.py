@@ -56,8 +56,6 @@ PREDICTION = (
 )
 NOT_TIMED = "No strategy was timed."
 UNRESOLVED = "not resolved"
-# Reason why the hidden share may be negative.
-DEARER = "calls cost more than alone"
 DEFINITION = (
     "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
     "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
@@ -65,7 +63,7 @@ DEFINITION = (
     "computing."
 )
 MEMORY = (
-    "Most bytes that torch's allocator had given out until then, on the rank with most, for the strategy alone, in "
+    "Most bytes that torch's allocator gave out until each instant, on the rank with most, for the strategy alone, in "
     "steps that were not timed. Computed: parameters, gradients, states of the optimizer and buckets; activations, or "
     "temporary memory of the update come on top. Not counted: memory of gloo, NCCL and other libraries. On a CPU "
     "right to 3 %: allocations and releases are added up, and the sum is compared with the bytes of malloc. "
@@ -111,12 +109,17 @@ def is_reference(result: StrategyResult) -> bool:
 
 
 def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
-    """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash without a place."""
+    """Format the place as `1` or `3 =` (shared); `reference`, or a dash without a place."""
     if is_reference(result):
         return "reference"
     sharing = sum(other.place == result.place for other in scenario.results)
-    place = NOTHING if result.place is None else f"{result.place} =" if sharing > 1 else str(result.place)
-    return place if result.resolved else f"{place}, {UNRESOLVED}"
+    return NOTHING if result.place is None else f"{result.place} =" if sharing > 1 else str(result.place)
+
+
+def places(scenario: ScenarioAnalysis) -> list[Column[StrategyResult]]:
+    """Return the column of places; none if all strategies share one."""
+    differ = len({result.place for result in competing(scenario)}) > 1
+    return [left("place", lambda result: place_text(result, scenario))] if differ else []
 
 
 def percent(value: float | None) -> str:
@@ -148,10 +151,9 @@ def _listed(texts: Iterable[str], separator: str = "; ") -> str:
 def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
     """Return the section of a scenario in a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
-        "Memory of a rank": memory(scenario),
-        "Strategies that cannot be distinguished": indistinguishable(scenario),
+        "Memory of a rank": blocks.below(MEMORY, memory(scenario)),
+        "What cannot be distinguished": indistinguishable(scenario),
         "Where exposed communication goes": split(scenario),
-        "A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
         "Best buckets": advice(scenario),
     }
     return [
@@ -160,6 +162,7 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
         *overview(scenario),
         *refused(scenario, failed),
         *(block for title, body in bodies.items() for block in blocks.section(title, body, 3)),
+        *blocks.fold("A/A pairs: the difference of two copies of a strategy", table(scenario.aa_pairs, AA_PAIRS)),
     ]
 
 
@@ -167,10 +170,10 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
     """Return the section for a terminal: main table without deviations, shared places, strategies without times."""
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
-        left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
+        *places(scenario),
         Column("step_time", lambda result: value_text(result.step)),
         Column("comm_time [95 % interval]", lambda result: with_interval(result.exposed, seconds_text)),
-        Column("of it, %", lambda result: percent(result.share)),
+        Column("comm_frac, %", lambda result: percent(result.share)),
     ]
     return [
         Heading(scenario_text(scenario.scenario), 3),
@@ -178,7 +181,7 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
         *(table(timed(scenario), columns) or [NOT_TIMED]),
         *indistinguishable(scenario),
         *refused(scenario),
-        *blocks.section("Memory of a rank", memory_table(scenario), 3),
+        *blocks.section("Memory of a rank", memory(scenario), 3),
     ]
 
 
@@ -259,20 +262,15 @@ def _span(intervals: Iterable[Interval | None]) -> str:
 def overview(scenario: ScenarioAnalysis) -> Blocks:
     """Return one row per timed strategy, by place: estimate ± standard deviation over rounds."""
 
-    def hidden(result: StrategyResult) -> str:
-        # Shown only if exposed communication is resolved; a negative share gets its reason.
-        if result.hidden is None or not result.resolved:
-            return NOTHING
-        return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
-
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: result.name),
-        left("place", lambda result: place_text(result, scenario)),
+        *places(scenario),
         Column("step_time ± std", lambda result: spread(value_text(result.step), seconds_text(result.step_std))),
         Column("comm_time ± std", lambda result: spread(value_text(result.exposed), seconds_text(result.exposed_std))),
         Column("its 95 % interval", lambda result: interval_text(result.exposed, seconds_text)),
         Column("comm_frac ± std, %", lambda result: spread(percent(result.share), percent(result.share_std))),
-        Column("hidden, %", hidden),
+        # Shown only if exposed communication is resolved.
+        Column("hidden, %", lambda result: percent(result.hidden) if result.resolved else NOTHING),
     ]
     return table(timed(scenario), columns) or [NOT_TIMED]
 
@@ -287,24 +285,19 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
 
 
 def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
-    """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
+    """Return a line per place that several strategies share, unless all do, and lines on those not resolved."""
     chosen = competing(scenario)
     lines = []
     for place, members in grouped(chosen, lambda result: result.place).items():
-        if place is not None and len(members) > 1:
+        if place is not None and 1 < len(members) < len(chosen):
             steps = [result.step.value for result in members if result.step]
             listed = ", ".join(result.name for result in members)
             lines.append(
                 f"**place {place}**: {listed}: {seconds_text(min(steps))} to {seconds_text(max(steps))} per step"
             )
-    for text, known in (
-        ("the interval of the time that {} {} includes 0", True),
-        ("the time that {} {} has no interval", False),
-    ):
+    for text, known in (("the interval of comm_time includes 0", True), ("comm_time has no interval", False)):
         if unresolved := [r for r in chosen if not r.resolved and (ends(r.exposed) is not None) is known]:
-            listed = ", ".join(result.name for result in unresolved)
-            verb = "exposes" if len(unresolved) == 1 else "expose"
-            lines.append(f"**{UNRESOLVED}**: {text.format(listed, verb)}")
+            lines.append(f"**{UNRESOLVED}**: {text}: {', '.join(result.name for result in unresolved)}")
     return items(lines)
 
 
@@ -325,12 +318,6 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
 
 def memory(scenario: ScenarioAnalysis) -> Blocks:
     """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
-    measured = memory_table(scenario)
-    return [*measured, MEMORY] if measured else []
-
-
-def memory_table(scenario: ScenarioAnalysis) -> Blocks:
-    """Return the table of `memory`."""
     results = timed(scenario)
     instants = {
         "model made": "initial_bytes",
@@ -347,11 +334,6 @@ def memory_table(scenario: ScenarioAnalysis) -> Blocks:
         Column("computed", lambda result: optional(result.computed_bytes, format_rounded_bytes)),
     ]
     return table(results if any(result.memory for result in results) else [], columns)
-
-
-def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
-    """Return the table of A/A pairs: the difference between two copies of one strategy."""
-    return table(scenario.aa_pairs, AA_PAIRS)
 
 
 def _zero_cell(difference: Interval) -> str:
@@ -410,7 +392,9 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
     checks = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         where = f" ({title})" if len(scenarios) > 1 else ""
-        checks += [(result.name + where, check) for result in scenario.results for check in result.checks]
+        # A second copy counts only if it violates an invariant.
+        results = [result for result in scenario.results if result.refused or not result.strategy.again]
+        checks += [(result.name + where, check) for result in results for check in result.checks]
     kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
     rows = [_invariant_row(kind, [pair for pair in checks if pair[1].invariant == kind]) for kind in kinds]
     return table(rows, [left(header, itemgetter(number)) for number, header in enumerate(INVARIANT_HEADERS)])
@@ -449,9 +433,7 @@ def scaling(points: Sequence[ScalingPoint]) -> Blocks:
 def _efficiency(point: ScalingPoint) -> str:
     if point.efficiency is None:
         return f"100 (base: {labels.ranks_text(point.base_ranks)})"
-    limits = ends(point.efficiency)
-    between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
-    return percent(point.efficiency.value) + between_
+    return with_interval(point.efficiency, percent)
 
 
 SCALED: list[Column[ScalingPoint]] = [
