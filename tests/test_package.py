@@ -193,7 +193,6 @@ def test_the_metadata_has_no_link_to_a_file_of_the_repository_alone(tmp_path, ad
         ("CITATION.cff", r"version: (.*)", [__version__]),
         ("CITATION.cff", r"repository-code: (.*)", [pages.REPOSITORY] if pages.REPOSITORY else []),
         ("CHANGELOG.md", r"## (.*)", [__version__]),
-        ("docs/example/report.md", r".*CollBench (\S+) \(commit.*", [__version__]),
     ],
 )
 def test_files_agree_on_version_and_address(name, line, expected):
