@@ -33,7 +33,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),echo "taking torch from $(TORCH_INDEX): CPU builds, for machines without an NVIDIA GPU"; \
 	  $(PIP) --quiet --retries 1 --timeout 5 --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt) || \
 	  echo "$(TORCH_INDEX) has no torch for this machine, or cannot be reached: pip's own follows, up to 6 GB with CUDA"))
-	@grep $(if $(SYSTEM),-v ^torch,.) requirements.txt > .venv/requirements.txt
+	@grep $(if $(SYSTEM),-v '^torch\|^setuptools',.) requirements.txt > .venv/requirements.txt
 	@$(PIP) -r .venv/requirements.txt
 	@$(PIP) --no-deps -e .
 	@$(COMPILE) 'import collbench.cli.run, collbench.cli.compare, collbench.config.models, collbench.rank.preload, collbench.launch.doctor, collbench.report.plots.comparison'
@@ -139,7 +139,7 @@ lint: .venv/.installed-dev  ## Check style, types and the budgets of lines
 	@$(PY) -m tools.rooms
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
-site: .venv/.installed-dev  ## Build the site of docs/ into build/site; a dead link is an error (SITE_URL=its address)
+site: .venv/.installed-dev  ## Build the site of docs/ into build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 # Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
@@ -164,7 +164,7 @@ gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected besid
 	@test $$(df --output=avail -k . | tail -1) -gt 7000000 || { echo "virtual GPUs need 7 GB of disk" >&2; exit 2; }
 	@echo "installing a CUDA build of torch into .venv-cuda (once)"
 	@$(PYTHON) -m venv .venv-cuda
-	@grep -v ^torch requirements.txt > .venv-cuda/requirements.txt
+	@grep -v '^torch\|^setuptools' requirements.txt > .venv-cuda/requirements.txt  # torch says which setuptools it needs
 	@grep "^pytest\|^hypothesis" requirements-dev.txt >> .venv-cuda/requirements.txt  # gpu-check runs the tests on a GPU
 	@.venv-cuda/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 	  -r .venv-cuda/requirements.txt -r proof/virtual_gpu/requirements.txt

@@ -296,5 +296,5 @@ def quiet_copy(place: Path) -> None:
     for name in ("bench", "configs", "docs"):
         left_out = shutil.ignore_patterns("__pycache__", "example", "images")
         shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left_out)
-    for name in ("run_bench.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("run_bench.py", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place / name)

@@ -49,15 +49,6 @@ def test_a_cron_job_measures_and_writes_what_node_exporter_reads():
     subprocess.run(["sh", "-n", "-c", container["args"][0]], check=True)
 
 
-def test_an_init_container_is_the_gate_in_the_planned_job():
-    (container,) = YAML(typ="safe", pure=True).load((EXAMPLES / "gate" / "init_container.yaml").read_text())[
-        "initContainers"
-    ]
-    assert "gate" in container["command"] and {variable["name"] for variable in container["env"]} == {
-        "PET_NODE_RANK", "COLLBENCH_SECRET",
-    }  # fmt: skip
-
-
 # ── the checkers of the readers ──────────────────────────────────────────────────────────────────
 WORKFLOWS = sorted([*(ROOT / ".github/workflows").iterdir(), *(EXAMPLES / "ci").glob("github-*.yaml")])
 SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")])

@@ -1,9 +1,10 @@
 """The wheel is complete: without the checkout, it finds its configurations and measures in any folder.
 
-The sdist has tests, pages and examples; the tools that check a release find no fault in wheel and sdist.
+The sdist has all files; the tools that check a release find no fault.
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from collbench import __version__
 from collbench.machine import host
+from collbench.model import pages
 from collbench.store import folders
 from conftest import ROOT, TINY, quiet_copy
 
@@ -154,18 +156,45 @@ def test_tools_for_releases_find_no_fault(wheel):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_the_source_distribution_can_be_tested(tmp_path):
-    """The source distribution has tests, pages and examples, but no results."""
-    quiet_copy(tmp_path / "source")
-    for name in ("tests", "examples", "proof", "tools", "MANIFEST.in", "Makefile"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, tmp_path / "source" / name)
-    code = "import setuptools.build_meta as b; print(b.build_sdist('.'))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "source", capture_output=True, text=True)
+def built(source: Path, step: str) -> Path:
+    """Run a step of the build in this folder; return what it has made."""
+    pytest.importorskip("setuptools", "77")
+    code = f"import setuptools.build_meta as build; print(build.{step}('.'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "source").glob("collbench-*.tar.gz")
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"tests/conftest.py", "docs/operators.md", "examples/launch/slurm.sbatch", "configs/gloo.yaml"} <= names
-    assert not {name for name in names if name.startswith("results/") or "__pycache__" in name}
+    return source / done.stdout.splitlines()[-1]
+
+
+def test_the_source_distribution_has_all_files_so_that_its_tests_pass(tmp_path):
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    if not names:
+        pytest.skip("this is no checkout of git")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name, follow_symlinks=False)
+    with tarfile.open(built(tmp_path, "build_sdist")) as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in names if not name.endswith("/.gitkeep")} <= there
+
+
+@pytest.mark.parametrize("address", ["", "https://localhost/collbench"])
+def test_the_metadata_has_no_link_to_a_file_of_the_repository_alone(tmp_path, address):
+    quiet_copy(tmp_path / "source")
+    constants = tmp_path / "source" / Path(pages.__file__).relative_to(ROOT)
+    constants.write_text(re.sub("(?m)^REPOSITORY = .*", f'REPOSITORY = "{address}"', constants.read_text()))
+    text = (built(tmp_path / "source", "prepare_metadata_for_build_wheel") / "METADATA").read_text()
+    targets = re.findall(r"\]\(([^)]*)\)", text)
+    assert all(target.startswith(f"{address}/blob/v{__version__}/") for target in targets)
+    assert bool(targets) == ("Project-URL: Source" in text) == ("![" in text) == bool(address)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        ("CITATION.cff", r"version: (.*)", [__version__]),
+        ("CITATION.cff", r"repository-code: (.*)", [pages.REPOSITORY] if pages.REPOSITORY else []),
+        ("CHANGELOG.md", r"## (.*)", [__version__]),
+    ],
+)
+def test_files_agree_on_version_and_address(name, line, expected):
+    assert re.findall(f"^{line}$", (ROOT / name).read_text(), re.MULTILINE)[:1] == expected

@@ -96,7 +96,7 @@ def test_the_page_needs_no_other_file(run, tmp_path):
     html = page.page(blocks, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
     assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', html) == []
     assert "data:image/png;base64," in html and "<table" in html and "<nav>" in html
-    assert "&lt;b&gt;title" in html and "http:" not in html and "https:" not in html
+    assert "&lt;b&gt;title" in html and "url(" not in html and "@import" not in html
     assert html.count("<details>") == html.count("</details>") >= 3 and "bus bandwidth" in html
 
 

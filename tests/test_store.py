@@ -74,15 +74,12 @@ def test_any_samples_survive_the_way_through_a_line(rows, failure):
     assert (after.timed.host_ns == array).all()
 
 
-def test_an_unknown_share_of_other_processes_is_null_and_was_once_minus_one():
+def test_an_unknown_share_of_other_processes_is_null():
     data = json.loads(line())
     data["timed"] |= {"blocks": [1, 2], "foreign_cpu": [0.25, None]}
-    earlier = json.loads(json.dumps(data))
-    earlier["timed"]["foreign_cpu"] = [0.25, -1.0]
-    for written in (data, earlier):
-        read = encoding.samples_from_line(json.dumps(written).encode())
-        assert read.timed.foreign_cpu == (0.25, None)
-        assert json.loads(encoding.samples_to_line(read)) == data
+    read = encoding.samples_from_line(json.dumps(data).encode())
+    assert read.timed.foreign_cpu == (0.25, None)
+    assert json.loads(encoding.samples_to_line(read)) == data
 
 
 def test_a_torn_last_line_counts_as_not_measured(run):

@@ -1,7 +1,6 @@
 """Adapt mkdocs (mkdocs.yml) by hooks: add pages from outside docs/, and handle links to files that no page shows.
 
-README, CONTRIBUTING, CHANGELOG and proof/accuracy.md are pages of the site. A link to another file of the repository,
-such as an example, points to `repo_url`; without that address, its text stays and the link is removed.
+Such a link, as to an example, points to the repository; while that has no address, only the link's text stays.
 """
 
 import posixpath
@@ -11,38 +10,39 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from collbench.model import pages
+
 ROOT = Path(__file__).resolve().parents[1]
-# Page of the site → file of the repository.
+# File of the repository → page of the site.
 OUTSIDE = {
-    "index.md": "README.md",
-    "contributing.md": "CONTRIBUTING.md",
-    "changes.md": "CHANGELOG.md",
-    "accuracy.md": "proof/accuracy.md",
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "proof/accuracy.md": "accuracy.md",
 }
-PAGE_OF = {source: page for page, source in OUTSIDE.items()}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages from outside docs/."""
-    for page, source in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for source, page in OUTSIDE.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Change links so that they point to the same targets as in the repository."""
     here = page.file.src_uri
-    source = OUTSIDE.get(here, f"docs/{here}")
+    folder = Path(page.file.abs_src_path).parent
 
     def target(link: re.Match[str]) -> str:
         picture, text, address, anchor = link[1], link[2], link[3], link[4] or ""
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), address))
-        if not (ROOT / place).exists():
+        if not (folder / address).exists():
             return link[0]  # mkdocs reports it
-        inside = PAGE_OF.get(place, place.removeprefix("docs/") if place.startswith("docs/") else "")
+        place = (folder / address).resolve().relative_to(ROOT).as_posix()
+        inside = OUTSIDE.get(place, place.removeprefix("docs/") if place.startswith("docs/") else "")
         if inside and files.get_file_from_path(inside):
             return f"{picture}[{text}]({posixpath.relpath(inside, posixpath.dirname(here) or '.')}{anchor})"
-        return f"[{text}]({config.repo_url.rstrip('/')}/{place})" if config.repo_url else text
+        return f"[{text}]({pages.source(place)})" if pages.REPOSITORY else text
 
     return LINK.sub(target, markdown)

@@ -66,20 +66,6 @@ if not TYPE_CHECKING:
     Integers = Annotated[Any, _ListPerRank]
 
 
-class _OnceMinusOne:
-    """Metadata of a share that is None if it is unknown: earlier runs have -1 there."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(_known, handler(source))
-
-
-def _known(share: float | None) -> float | None:
-    return None if share == -1 else share
-
-
 def _without_defaults(source: Any, handler: Any, always: str = "") -> Any:
     """Return the pydantic schema of a record whose fields are not written at their defaults, except field `always`."""
     from pydantic_core import core_schema
@@ -682,7 +668,7 @@ class Timings:
     inner_ns: dict[str, Integers] = field(default_factory=dict)
     # For cases that are compared round by round, the share of the machine's CPU time that other processes used in each
     # block; None if it is unknown.
-    foreign_cpu: tuple[Annotated[float | None, _OnceMinusOne], ...] = ()
+    foreign_cpu: tuple[float | None, ...] = ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
