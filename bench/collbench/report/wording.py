@@ -27,9 +27,8 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionD
 def state(manifest: Manifest) -> str:
     """Return the status of a run, and how many measurements failed or are missing, as far as it is recorded."""
     status, counts = str(manifest.get("status")), manifest.get("measurements")
-    names = Measurements.__annotations__
     # `list` reads manifests that nothing has checked.
-    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
+    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in Measurements.__annotations__)
     return ", ".join([status, *(lacking(counts) if counts and complete else [])])
 
 
