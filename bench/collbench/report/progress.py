@@ -42,11 +42,11 @@ REDRAWN_S = 2.0
 # Properties that all ranks of a launch share (`process_kind`). Launches of one kind take similar times.
 Kind: TypeAlias = tuple[object, ...]
 # The time left is shown if it is within this factor of the truth even with an error of SURE standard deviations.
-WITHIN, SURE = 1.5, 2.0
+WITHIN, SURE = 1.5, 1.75
 # Latest launches of a kind that count, for loads change; their standard deviation, before it is known, over their mean.
 RECENT, SPREAD = 3, 0.15
-# Time from the last launch to the answer, measured 1 to 3 s; what is unknown of it, and the age of what was drawn.
-END_S, UNKNOWN_S = 2.0, 4.0
+# Time from the last launch to the answer and its pictures, measured 1 to 10 s; an error of it, with 2 s since drawing.
+END_S, UNKNOWN_S = 3.0, 5.0
 
 
 class _Above(Progress):
