@@ -12,7 +12,6 @@ from rich.console import Console
 from collbench.analyze.summaries import headlines
 from collbench.launch import sweep, turns
 from collbench.model.records import Case, Launch, Plan, Settings
-from collbench.planning.plan import launch_s
 from collbench.report.live import LiveTable
 from collbench.report.progress import CaseProgress, TimeLeft
 from collbench.store.encoding import SampleLine, samples_to_line
@@ -117,62 +116,63 @@ def test_first_times_are_the_first_blocks_of_the_kept_samples(launcher, tmp_path
         assert (early.timed.duration_ns == late.timed.duration_ns[:count]).all()
 
 
-def test_the_time_that_is_left_is_the_estimate_at_first():
-    output = io.StringIO()
-    console = Console(file=output, width=100, height=30, force_terminal=True)
-    launch = Launch("gloo", 4, 1, tuple(CASES[3:]))
-    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=3671.0), 7, 60.0, 0)
-    left = TimeLeft(Plan("long", (launch,), (), 1, settings))
-    with CaseProgress(console, 48, 0, None, 8, left) as progress:
-        progress.launching(launch)
-    assert "left 3:03:" in re.sub(r"\x1b\[[0-9;]*m", "", output.getvalue())
+KINDS = (CASES[0], CASES[3], replace(CASES[0], scheduling="batch"))
 
 
-def test_the_time_that_is_left_follows_the_launches_that_were_made():
-    """Launches of four and of two ranks have equal estimates, but those of four ranks take twice as long."""
-    order = [
-        Launch("gloo", ranks, number, (case,)) for number in (1, 2, 3) for ranks, case in ((4, CASES[3]), (2, CASES[0]))
-    ]
-    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
-    now = [0.0]
-    left = TimeLeft(Plan("two", tuple(order), (), 3, settings), lambda: now[0])
-    estimates = [launch_s(launch, settings) for launch in order]
-    assert left.seconds() == pytest.approx(sum(estimates))
-    for launch in order[:2]:
-        left.launching(launch)
-        now[0] += 20.0 if launch.world_size == 4 else 10.0
-    left.launching(order[2])
-    assert left.seconds() == pytest.approx(20.0 + 10.0 + 20.0 + 10.0)
-    now[0] += 15.0
-    assert left.seconds() == pytest.approx(5.0 + 10.0 + 20.0 + 10.0)
-    now[0] += 15.0  # longer than the previous launch
-    assert left.seconds() == pytest.approx(10.0 + 20.0 + 10.0)
+def clocked(launches, now, **fields):
+    """Return the launches of each of the KINDS, and their time left by the clock `now`. fields: of the plan."""
+    order = [Launch("gloo", case.world_size, number, (case,)) for number in range(1, launches + 1) for case in KINDS]
+    settings = Settings(replace(SAMPLING, iterations=None, **fields.pop("sampling", {})), 7, 60.0, 0)
+    return order, TimeLeft(Plan("clocked", tuple(order), (), launches, settings, **fields), lambda: now[0])
 
 
-def test_launches_of_one_number_that_need_processes_of_their_own_all_count():
-    """A graph needs a launch in addition to the launch of the other calls, with as many ranks."""
-    calls, graph = (Case("all_reduce", "nccl", 2, "float32", 1024, metric=metric) for metric in ("isolated", "graph"))
-    order = [Launch("nccl", 2, 1, (calls,)), Launch("nccl", 2, 1, (graph,))]
-    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
-    now = [0.0]
-    left = TimeLeft(Plan("two", tuple(order), (), 1, settings), lambda: now[0])
-    each = launch_s(order[0], settings)
-    assert left.seconds() == pytest.approx(2 * each)
-    left.launching(order[0])
-    now[0] += 2 * each
-    left.launching(order[1])
-    assert left.seconds() == pytest.approx(2 * each)
-    left.launching(replace(order[1], number=0))  # this launch reads the choices of the library
-    assert left.seconds() == 0.0
+@pytest.mark.parametrize(
+    ("duration_s", "least", "unforeseen"),
+    [
+        (lambda kind, number: 5.0, 0.7, ()),
+        (lambda kind, number: (1.0, 8.0, 60.0)[kind], 0.5, ()),  # of different sizes
+        (lambda kind, number: 5.0 * (1 + (7 * number + 3 * kind) % 5 / 8), 0.5, ()),  # noisy
+        (lambda kind, number: 5.0 * (1 + number / 20), 0.5, ()),  # slower and slower
+        # Nothing announces the change. Soon after it no time is shown, and then the right one.
+        (lambda kind, number: 5.0 * (1 + (number > 8)), 0.3, range(2, 10)),
+    ],
+)
+def test_the_time_left_is_right_or_absent_from_the_second_launch_on(duration_s, least, unforeseen):
+    now, moments = [0.0], []
+    order, left = clocked(16 if unforeseen else 8, now)
+    for launch in order:
+        ends = now[0] + duration_s(KINDS.index(launch.cases[0]), launch.number)
+        while now[0] < ends:
+            left.launching(launch)  # at each look
+            moments.append((launch.number, left.seconds(), now[0]))
+            now[0] += min(1.0, ends - now[0])
+    shown = [(number, left_s / (now[0] - at)) for number, left_s, at in moments if left_s is not None]
+    assert shown[0][0] > 1 and len(shown) > least * len(moments)
+    assert all(1 / 1.5 <= ratio <= 1.5 for number, ratio in shown if number not in unforeseen)
 
 
-def test_the_time_that_is_left_of_a_budget_is_the_unspent_part():
+@pytest.mark.parametrize(("precision", "shown"), [(None, 50.0), (0.05, None)])
+def test_the_time_left_of_a_budget_is_the_unspent_part_if_no_precision_ends_the_run(precision, shown):
     now = [5.0]
-    left = TimeLeft(Plan("b", (), (), 1, Settings(SAMPLING, 7, 60.0, 0), budget_s=30.0), lambda: now[0])
-    now[0] += 12.0
-    assert left.seconds() == 18.0
-    now[0] += 60.0
-    assert left.seconds() == 0.0
+    order, left = clocked(2, now, budget_s=100.0, sampling={"relative_error": precision})
+    for launch in order[: len(KINDS) + 1]:
+        left.launching(launch)
+        now[0] += 12.5
+    assert left.seconds() == (shown and pytest.approx(shown, abs=3))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_column_of_the_bar_is_cut(width, monkeypatch):
+    """What is done, which may be long, has a line of its own."""
+    launch = replace(Launch("gloo", 4, 2, tuple(CASES[3:])), backend="a backend with a name of fifty-two characters")
+    output, (_, left) = io.StringIO(), clocked(1, [0.0])
+    monkeypatch.setattr(left, "seconds", lambda: 3671.0)
+    console = Console(file=output, width=width, height=30, force_terminal=True)
+    with CaseProgress(console, 1048, 600, None, 8, left) as progress:
+        progress.launching(launch)
+        progress.round_begins(launch, 12)
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue()).splitlines()
+    assert any(re.fullmatch(r"━.* 600/1048 0:00:00 left 1:01:11", line.strip()) for line in lines)
 
 
 @pytest.mark.slow

@@ -167,10 +167,7 @@ def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_
     calls = [[call(5.0)] * 20, [call(5.0)] * 20, [call(1.0)] * 20]
     result = job(*calls)
     assert result.late is None and result.ends_late is None
-    assert any(
-        text.startswith("which rank was late: record several steps")
-        for text in sentences(result.withheld)
-    )
+    assert any(text.startswith("which rank was late: record several steps") for text in sentences(result.withheld))
     marked = [[replace(each, step=number // 10) for number, each in enumerate(rank_calls)] for rank_calls in calls]
     assert job(*marked).late is None and not any(
         "which rank was late" in text for text in sentences(job(*marked).withheld)

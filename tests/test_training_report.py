@@ -231,6 +231,5 @@ def test_the_headline_is_the_fastest_that_synchronises(mixed):
         io.StringIO(machine_format.to_csv(View(mixed, analyze(mixed)))), dtype=str, keep_default_na=False
     )
     rows = frame.to_dict("records")
-    number, best = listings.headline(rows)
-    assert number == "11" and best.endswith("ms: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
-    assert "GB/s: all_reduce" in listings.headline([row for row in rows if row["op"] == "all_reduce"])[1]
+    assert listings.headline(rows).endswith("ms: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
+    assert "GB/s: all_reduce" in listings.headline([row for row in rows if row["op"] == "all_reduce"])

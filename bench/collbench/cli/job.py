@@ -46,7 +46,9 @@ def run_task(
     if place.attempt and not resumes:  # one message is enough: rank 0 prints it
         if place.rank:
             return JobError.exit_code
-        raise JobError(wording.started_again(place.attempt))
+        again = f"torchrun started this job again (attempt {place.attempt + 1})"
+        kept = "measured cases are kept; go on with torchrun … collbench resume, and use --max-restarts=0"
+        raise JobError(f"{again}, which would measure the whole configuration again: {kept}")
     if place.launcher == job.BY_HAND:  # a shell may have kept the variables, and then nobody joins
         numbers = f"RANK={place.rank} and WORLD_SIZE={place.world_size}"
         say(f"note: {numbers} are set: unset them to measure on this machine alone", err=True)

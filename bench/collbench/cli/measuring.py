@@ -233,7 +233,7 @@ def measure(
                 before_go,
                 after_failure=after_failure,
             )
-            turns.drive(measuring)
+            turns.drive(measuring, looked=progress.looked)
 
 
 @contextlib.contextmanager

@@ -252,11 +252,9 @@ class Spent:
 def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     """Return launches with the cases whose intervals are wider than requested, once each: widest first, in `left_s`.
 
-    If no precision is requested, no interval is narrow enough.
-
-    An interval counts as narrow if it is narrow now and was narrow one launch ago: launches that agree by chance do not
-    stop the case. In simulations, intervals that stopped at the first narrow launch covered 90 to 92 %; with this rule
-    93 to 95 %, for two launches more.
+    If no precision is requested, no interval is narrow enough. An interval counts as narrow if it is narrow now and was
+    narrow one launch ago: launches that agree by chance do not stop the case. In simulations, intervals that stopped at
+    the first narrow launch covered 90 to 92 %; with this rule 93 to 95 %, for two launches more.
     """
     if spent.launches >= MOST_LAUNCHES:
         return []

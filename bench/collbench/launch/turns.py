@@ -24,11 +24,11 @@ Measuring = Generator[Collection[Any], Collection[Any], T]
 LOOK_EVERY_S = 0.25
 
 
-def drive(*generators: Measuring[T]) -> list[T]:
+def drive(*generators: Measuring[T], looked: Callable[[], None] = lambda: None) -> list[T]:
     """Run generators side by side until all have ended; return their results, in order.
 
     All generators are resumed as soon as one of them has something to read, or after LOOK_EVERY_S. After an error, and
-    after Ctrl-C, all are closed.
+    after Ctrl-C, all are closed. looked: called before each wait.
     """
     results: dict[int, T] = {}
     waits: dict[int, Collection[Any]] = dict.fromkeys(range(len(generators)), ())
@@ -46,6 +46,7 @@ def drive(*generators: Measuring[T]) -> list[T]:
                     del waits[number]
             if not waits:
                 return [results[number] for number in range(len(generators))]
+            looked()
             ready = wait([connection for several in waits.values() for connection in several], LOOK_EVERY_S)
 
 

@@ -68,6 +68,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
     first = [name for name in images if name == pictures[0][1] or name.startswith(UNFOLDED)]
     package_blocks = [block for text in view.texts.values() for block in text.body]
     any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
+    details = [[f"**{of.title}**"] * (len(case_tables) > 1) + case_details(of.members) for of in case_tables]
     pages = "".join(f"; {name}: {page_of(name)}" for name, text in view.texts.items() if text.body)
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
@@ -81,7 +82,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", [image for name, image in images.items() if name not in first]),
-        *fold("Everything about each case", _details(case_tables)),
+        *fold("Everything about each case", [block for of in details for block in of]),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
         *fold("Left out", _left_out(run)),
@@ -107,16 +108,6 @@ def _failed(run: Run) -> Blocks:
         left("what happened", lambda row: row[1].text),
     ]
     return table(launches, columns)
-
-
-def _details(case_tables: Sequence[CaseTable]) -> Blocks:
-    """Return all details on each case, table by table."""
-    titled = len(case_tables) > 1
-    return [
-        block
-        for case_table in case_tables
-        for block in ([f"**{case_table.title}**"] * titled + case_details(case_table.members))
-    ]
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:

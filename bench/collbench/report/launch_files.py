@@ -32,7 +32,7 @@ class LauncherName(StrEnum):
     MPIRUN = "mpirun"
 
 
-# A DNS label has 63 characters at most; the name of a pod is the name of the job and a number.
+# Kubernetes allows DNS labels (RFC 1123): 63 characters at most; the name of a pod is the name of the job and a number.
 MOST_OF_A_NAME = 63 - len("-99999")
 TEMPLATES = Path(__file__).parent / "launch_templates"
 FILE_NAMES = {
@@ -95,7 +95,7 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         each=job.each,
         ranks=job.ranks,
         note=note,
-        job=_job_name(job.name),
+        job=f"collbench-{re.sub(r'[^a-z0-9-]+', '-', job.name.lower())}"[:MOST_OF_A_NAME].rstrip("-"),
         collbench=job.program("collbench"),
         torchrun=job.program("torchrun"),
         command=shlex.join(job.arguments),
@@ -113,9 +113,3 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         survive="#SBATCH --no-kill\n" if job.kind.survives else "",
         keep="--no-kill " if job.kind.survives else "",
     )
-
-
-def _job_name(name: str) -> str:
-    """Return a job name that Kubernetes allows too: a DNS label (RFC 1123), with which its pods' names begin."""
-    allowed = re.sub(r"[^a-z0-9-]+", "-", name.lower())
-    return f"collbench-{allowed}"[:MOST_OF_A_NAME].rstrip("-")

@@ -126,15 +126,11 @@ def to_csv(view: View) -> str:
         }
         table.append({name: values.get(name) for name in names} | texts)
     for name in names:
-        if all(_whole_or_none(line[name]) for line in table):
+        present = [line[name] for line in table if line[name] is not None]
+        if all(type(value) in {int, float} and value == value // 1 for value in present):
             for line in table:
                 line[name] = None if line[name] is None else int(line[name])
     return csv_text(table, [*names, *at_end])
-
-
-def _whole_or_none(value: object) -> bool:
-    """Return whether a cell is empty or a whole number."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1)
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────

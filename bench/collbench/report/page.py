@@ -52,9 +52,12 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
         markdown_it.renderer.render(part, markdown_it.options, {})
         for part in (tokens[:first], tokens[first or len(tokens) :])
     )
+    # Browsers may show the page and its pictures, and run its one script, without network.
+    script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        f"style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'\">\n"
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(visible(title))}</title>\n<style>{STYLE.read_text(encoding='utf-8')}</style>\n"
         f"<script>{_SCRIPT}</script>\n</head>\n"
@@ -117,12 +120,3 @@ def _guide() -> str:
     text = READING.read_text(encoding="utf-8").split("\n", 1)[1].partition("\n## In a program\n")[0]
     # Other pages are named, not linked: the file is self-contained.
     return re.sub(r"\[[^\]]*\]\(([\w/-]+\.md)\)", r"docs/\1", text).replace("\n## ", "\n### ")
-
-
-def _policy() -> str:
-    """Return the policy for browsers: show the page and its pictures, run its one script, use no network."""
-    script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )

@@ -4,8 +4,13 @@ Implements the `Observer` of `launch.sweep`. Draws only between rounds: while ra
 leaves every core to them.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from statistics import fmean
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -36,73 +41,82 @@ from collbench.store.encoding import SampleLine
 REDRAWN_S = 2.0
 # Properties that all ranks of a launch share (`process_kind`). Launches of one kind take similar times.
 Kind: TypeAlias = tuple[object, ...]
+# The time left is shown if it is within this factor of the truth even with an error of SURE standard deviations.
+WITHIN, SURE = 1.5, 1.75
+# Latest launches of a kind that count, for loads change; their standard deviation, before it is known, over their mean.
+RECENT, SPREAD = 3, 0.15
+# Time from the last launch to the answer and its pictures, measured 1 to 10 s; an error of it, with 2 s since drawing.
+END_S, UNKNOWN_S = 3.0, 5.0
 
 
 class _Above(Progress):
-    """A bar with lines above it."""
+    """A bar with lines above it, the last of which says what is done."""
 
     lines: Sequence[str] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        yield from (Text(line, no_wrap=True, overflow="crop") for line in self.lines)
+        lines = [*self.lines, *(task.description for task in self.tasks)]
+        yield from (Text(line, no_wrap=True, overflow="crop") for line in lines)
         yield from super().get_renderables()
 
 
-class TimeLeft:
-    """Predicts the remaining time of a plan: its estimates, scaled by the durations of launches so far."""
+class TimeLeft(ProgressColumn):
+    """A column with the predicted time to the end: a launch takes the mean time of launches of its kind so far."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin to count the time. plan: contains only the launches that are still to be made."""
-        self._clock, self._began = clock, clock()
-        self._budget_s = plan.budget_s
-        self._settings = plan.settings
+        super().__init__()
+        self._plan, self._clock, self._began = plan, clock, clock()
+        self._estimate_s = partial(launch_s, settings=plan.settings)
+        # At the end, one launch of each kind, with number 0, reads NCCL's choices: little more than a start of ranks.
+        reads = [replace(each, number=0, cases=each.cases[:1]) for each in plan.order if each.backend == "nccl"]
         # Kind and number of each launch that has not begun → its estimate, in seconds.
-        self._waiting = {
-            (process_kind(launch.cases[0]), launch.number): launch_s(launch, self._settings) for launch in plan.order
-        }
-        # Kind of launch → duration of its last launch, divided by the estimate.
-        self._factors: dict[Kind, float] = {}
-        # Kind, estimate and beginning of the launch that is measured.
-        self._now: tuple[Kind, float, float] | None = None
+        self._waiting = {(process_kind(of.cases[0]), of.number): self._estimate_s(of) for of in (*plan.order, *reads)}
+        # Kind of launch → durations of its launches, divided by their estimates, because their cases may differ.
+        self._factors: dict[Kind, list[float]] = {}
+        # The launch that is measured, and its beginning.
+        self._now: tuple[Launch, float] | None = None
 
     def launching(self, launch: Launch) -> None:
-        """Note that a launch begins, and that the launch before it has ended."""
-        now, kind = self._clock(), process_kind(launch.cases[0])
-        if self._now is not None and self._now[1]:
-            before, estimate_s, began = self._now
-            self._factors[before] = (now - began) / estimate_s
-        self._waiting.pop((kind, launch.number), None)
-        # Launch 0 times nothing; a launch after a failure has only the remaining cases.
-        estimate_s = launch_s(launch, self._settings) if launch.number else 0.0
-        self._now = (kind, estimate_s, now)
-
-    def seconds(self) -> float:
-        """Return the predicted number of seconds from now to the end."""
-        now = self._clock()
-        if self._budget_s is not None:
-            return max(0.0, self._budget_s - (now - self._began))
-        left_s = sum(estimate_s * self._factor(kind) for (kind, _), estimate_s in self._waiting.items())
+        """Note that a launch has begun, and that the launch before it has ended; it may be noted again."""
         if self._now is not None:
-            kind, estimate_s, began = self._now
-            left_s += max(0.0, estimate_s * self._factor(kind) - (now - began))
-        return left_s
+            before, began = self._now
+            if before is launch:
+                return
+            factor = (self._clock() - began) / self._estimate_s(before)
+            self._factors.setdefault(process_kind(before.cases[0]), []).append(factor)
+        self._waiting.pop((process_kind(launch.cases[0]), launch.number), None)
+        self._now = (launch, self._clock())
 
-    def _factor(self, kind: Kind) -> float:
-        """Return the factor of this kind of launch; else the mean factor of other kinds; 1 in the first launch."""
-        factors = list(self._factors.values()) or [1.0]
-        return self._factors.get(kind, sum(factors) / len(factors))
-
-
-class _Left(ProgressColumn):
-    """A column with the remaining time."""
-
-    def __init__(self, left: TimeLeft) -> None:
-        super().__init__()
-        self._left = left
+    def seconds(self) -> float | None:
+        """Return the predicted seconds from now to the end; None if they may be wrong by more than a factor WITHIN."""
+        if self._now is None:
+            return None
+        launch, began = self._now
+        kind, estimate_s, spent_s = process_kind(launch.cases[0]), self._estimate_s(launch), self._clock() - began
+        to_come = [(kind, estimate_s), *((kind, each_s) for (kind, _), each_s in self._waiting.items())]
+        if not {kind for kind, _ in to_come} <= self._factors.keys():
+            return None
+        factors = {kind: of[-RECENT:] for kind, of in self._factors.items()}
+        if spent_s > estimate_s * fmean(factors[kind]):  # slower than its kind: it counts before its end
+            factors[kind] = [*factors[kind], spent_s / estimate_s]
+        means = {kind: fmean(of) for kind, of in factors.items()}
+        deviations = [factor / means[kind] - 1 for kind, of in factors.items() for factor in of]
+        spread = math.hypot(SPREAD, *deviations) / math.sqrt(1 + len(deviations) - len(means))
+        seconds = [estimate_s * means[kind] for kind, estimate_s in to_come]
+        # Each launch differs from the mean of its kind, and all of them from what a mean of few launches says.
+        fewest = min(len(factors[kind]) for kind, _ in to_come)
+        error_s = SURE * spread * math.hypot(*seconds, sum(seconds) / math.sqrt(fewest))
+        left_s = END_S + sum(seconds) - min(spent_s, seconds[0])
+        if self._plan.budget_s is not None:  # it is spent to its end, unless a precision suffices
+            left_s = END_S + self._plan.budget_s - (self._clock() - self._began)
+            error_s = math.inf if self._plan.settings.sampling.relative_error else 0.0
+        return left_s if left_s - error_s - UNKNOWN_S >= left_s / WITHIN else None
 
     def render(self, task: Task) -> Text:
-        minutes, seconds = divmod(round(self._left.seconds()), 60)
-        return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", style="progress.remaining")
+        """Write the time left; nothing if it is not known."""
+        left_s = self.seconds()
+        return Text("" if left_s is None else f"left {timedelta(seconds=round(left_s))}", style="progress.remaining")
 
 
 class ProgressBar:
@@ -111,7 +125,6 @@ class ProgressBar:
     def __init__(self, console: Console, text: str, total: float, done: float, *columns: ProgressColumn) -> None:
         self._console = console
         self._progress = _Above(
-            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             *columns,
             console=console,
@@ -155,22 +168,20 @@ class CaseProgress(ProgressBar):
         left: TimeLeft | None = None,
     ) -> None:
         """Make the bar. live: the table of the results so far. launches: number of planned launches."""
-        columns = [] if left is None else [TextColumn("left"), _Left(left)]
-        super().__init__(
-            console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
-        )
+        columns = [MofNCompleteColumn(), TimeElapsedColumn(), *([] if left is None else [left])]
+        super().__init__(console, "starting the ranks", total, done, *columns)
         self._total, self._live, self._launches, self._left = total, live, launches, left
         # Key of a case and launch that was measured → whether it failed.
         self.failed: dict[tuple[str, int], bool] = {}
         self._launch = 0
-        # Time when a round was last drawn.
+        # The launch whose ranks start or prepare their cases; None while rounds are measured.
+        self._starting: Launch | None = None
+        # Time of the last drawing in a launch.
         self._drawn_s = 0.0
 
     def launching(self, launch: Launch) -> None:
         """Show that ranks are being started; without a terminal, print a line."""
-        self._launch = launch.number
-        if self._left is not None:
-            self._left.launching(launch)
+        self._launch, self._starting = launch.number, launch
         if self._console.is_terminal:
             self._sharpen()
             self._describe(_words(launch, self._launches))
@@ -182,20 +193,31 @@ class CaseProgress(ProgressBar):
     def _sharpen(self) -> None:
         """Show the table so far above the bar. It is called only while no call is timed."""
         if self._live is not None and self._console.is_terminal:
-            # Two lines stay free: for the bar, and for a line that scrolls in.
-            self._progress.lines = self._live.lines(self._console.width, self._console.height - 2)
+            # Three lines stay free: for what is done, for the bar, and for a line that scrolls in.
+            self._progress.lines = self._live.lines(self._console.width, self._console.height - 3)
+
+    def looked(self) -> None:
+        """Draw anew while ranks start or prepare their cases. The first look is after torch has been loaded."""
+        if self._starting is not None:
+            if self._left is not None:
+                self._left.launching(self._starting)
+            self._draw(_words(self._starting, self._launches))
 
     def round_begins(self, launch: Launch, number: int) -> None:
         """Show that a round begins, which visits every case once; number 0 is the warm-up.
 
         Later rounds are drawn at most every REDRAWN_S seconds: their first call may begin before the drawing ends.
         """
+        self._starting = None
         if number == 0:
             self._sharpen()
-        elif time.monotonic() < self._drawn_s + REDRAWN_S:
-            return
-        self._drawn_s = time.monotonic()
-        self._describe(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
+        self._draw(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
+
+    def _draw(self, text: str) -> None:
+        """Show this text, if the last drawing is at least REDRAWN_S seconds old."""
+        if time.monotonic() >= self._drawn_s + REDRAWN_S:
+            self._drawn_s = time.monotonic()
+            self._describe(text)
 
     def first_times(self, lines: Sequence[SampleLine]) -> None:
         """Show the times of the cases after one round, while the ranks rest."""

@@ -27,9 +27,8 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionD
 def state(manifest: Manifest) -> str:
     """Return the status of a run, and how many measurements failed or are missing, as far as it is recorded."""
     status, counts = str(manifest.get("status")), manifest.get("measurements")
-    names = Measurements.__annotations__
     # `list` reads manifests that nothing has checked.
-    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
+    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in Measurements.__annotations__)
     return ", ".join([status, *(lacking(counts) if counts and complete else [])])
 
 
@@ -77,12 +76,4 @@ def unused_allocation(tasks: int, nodes: int) -> str:
     return (
         f"this Slurm allocation has {tasks} tasks on {nodes} node{'s' * (nodes > 1)}, and this command measures "
         "this host alone. To use all of them: srun collbench …"
-    )
-
-
-def started_again(attempt: int) -> str:
-    """State why a job that torchrun has started again does not measure again."""
-    return (
-        f"torchrun started this job again (attempt {attempt + 1}), which would measure the whole configuration again: "
-        "measured cases are kept; go on with torchrun … collbench resume, and use --max-restarts=0"
     )
