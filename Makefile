@@ -21,6 +21,10 @@ help:  ## Show this list
 PIP := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
 COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
+CPU_TORCH = echo "taking torch from $(TORCH_INDEX) (CPU builds for machines without an NVIDIA GPU)"; \
+  $(PIP) --quiet --retries 1 --timeout 5 --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt) || \
+  echo "no torch for this machine from $(TORCH_INDEX): pip's own follows (6 GB where it brings CUDA)"
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "python3-venv is missing: apt install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
@@ -30,9 +34,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
-	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),echo "taking torch from $(TORCH_INDEX): CPU builds, for machines without an NVIDIA GPU"; \
-	  $(PIP) --quiet --retries 1 --timeout 5 --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt) || \
-	  echo "$(TORCH_INDEX) has no torch for this machine, or cannot be reached: pip's own follows, up to 6 GB with CUDA"))
+	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),$(CPU_TORCH)))
 	@grep $(if $(SYSTEM),-v '^torch\|^setuptools',.) requirements.txt > .venv/requirements.txt
 	@$(PIP) -r .venv/requirements.txt
 	@$(PIP) --no-deps -e .
