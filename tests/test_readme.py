@@ -62,7 +62,7 @@ EXIT_CODES = {"gate": 3}
 
 
 def test_the_readme_shows_commands():
-    assert len(COMMANDS) >= 8 and len(TARGETS) >= 3
+    assert len(COMMANDS) >= 8 and len(TARGETS) >= 2
     assert {line.split()[0] for line in LINES} <= {"collbench", "make", "git", "cd", "pip"}
 
 
