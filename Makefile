@@ -96,7 +96,7 @@ CS336_MODEL := --set name=ddp-cs336 --set 'backends=[nccl]' --set timeout=5min -
   --set training.memory=false \
   --set 'training.strategies=[naive, flat, overlap_param, {overlap_bucket: {cap: [1MB, 10MB, 100MB, 1000MB]}}]'
 
-cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, training, memory (about 3 min; 6 to 15 if the machine is busy)
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, training, memory (4 min; 6 to 15 on a busy machine)
 	@$(BENCH) run configs/cs336.yaml $(SET)
 	@$(BENCH) run configs/ddp-cs336-small.yaml
 	@$(BENCH) plan configs/ddp-cs336-small.yaml $(CS336_MODEL) > /dev/null 2>&1; status=$$?; \
