@@ -102,6 +102,7 @@ cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, train
 	@$(BENCH) plan configs/ddp-cs336-small.yaml $(CS336_MODEL) > /dev/null 2>&1; status=$$?; \
 	  if [ $$status -eq 3 ]; then echo "The assignment's own model was left out: it needs two GPUs."; \
 	  else $(BENCH) run configs/ddp-cs336-small.yaml $(CS336_MODEL); fi
+	@echo "What to write about the tables: the end of docs/training.md"
 
 ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn
 	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)

@@ -294,7 +294,7 @@ def quiet_copy(place: Path) -> None:
     """Copy the files of the checkout that belong to the package; links stay links."""
     place.mkdir(parents=True)
     for name in ("bench", "configs", "docs"):
-        left_out = shutil.ignore_patterns("__pycache__", "example", "images")
+        left_out = shutil.ignore_patterns("__pycache__", "before", "after", "images")
         shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left_out)
     for name in ("run_bench.py", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place / name)

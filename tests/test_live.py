@@ -40,7 +40,7 @@ def live_with(launches, cases=CASES):
 def test_each_cell_has_its_time_and_its_interval(launches, trust):
     text = "\n".join(live_with(launches).lines(100, 30))
     assert "2 ranks" in text and "4 ranks" in text and "1 MiB" in text
-    assert trust in text and ("each):" in text) == (launches == 1)
+    assert trust in text and ("one launch:" in text) == (launches == 1)
 
 
 def test_numbers_come_as_they_are_measured():

@@ -16,12 +16,10 @@ from conftest import ROOT
 def test_a_configuration_that_is_printed_can_be_planned(warm):
     text = warm("show", "smoke").stdout
     schema = Path(unquote(text.splitlines()[0].partition("$schema=file://")[2]))
-    assert schema.samefile(ROOT / "configs/schema.json")
+    assert schema.read_bytes() == (ROOT / "configs/schema.json").read_bytes()
     assert text.splitlines()[1:] == (ROOT / "configs/smoke.yaml").read_text().splitlines()[1:]
     assert warm("plan", warm.config(text, "my.yaml")).returncode == 0
     assert warm("show", "my.yaml").stdout == text
-    done = warm("show", "glo")
-    assert done.returncode == 2 and "did you mean 'gloo'?" in done.stderr
     assert json.loads(warm("schema").stdout) == json.loads((ROOT / "configs/schema.json").read_text())
 
 
@@ -31,8 +29,6 @@ def test_pages_are_listed_and_printed(warm):
     assert all(len(line.split()) > 1 for line in listed)
     for name in ("gloo-stalls", "studies/gloo-stalls.md"):
         assert warm("docs", name).stdout == (ROOT / "docs/studies/gloo-stalls.md").read_text()
-    done = warm("docs", "operator")
-    assert done.returncode == 2 and "did you mean 'operators'?" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_pages_that_messages_name_exist(monkeypatch):

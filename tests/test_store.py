@@ -141,7 +141,7 @@ def test_a_newer_schema_is_refused_with_both_numbers(run):
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="not a run folder"):
         folders.read(tmp_path)
-    with pytest.raises(StoreError, match="no such folder"):
+    with pytest.raises(StoreError, match="not a run folder"):
         folders.read(tmp_path / "nothing")
     with pytest.raises(StoreError, match="no runs here yet"):
         folders.find(tmp_path, None)

@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return link[0]  # mkdocs reports it
         place = (folder / address).resolve().relative_to(ROOT).as_posix()
         inside = OUTSIDE.get(place, place.removeprefix("docs/") if place.startswith("docs/") else "")
-        if inside and files.get_file_from_path(inside):
+        if inside and (file := files.get_file_from_path(inside)) and file.inclusion.is_included():
             return f"{picture}[{text}]({posixpath.relpath(inside, posixpath.dirname(here) or '.')}{anchor})"
         return f"[{text}]({pages.source(place)})" if pages.REPOSITORY else text
 

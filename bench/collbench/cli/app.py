@@ -116,7 +116,7 @@ VERBS = {
     "list": Verb(
         "cli.look:list_",
         "Look",
-        "List runs, operations, backends, configurations, models, tables, variables or notices.",
+        "List runs, operations, backends, configs, models, tables, variables or notices.",
         "list configs",
     ),
     "doctor": Verb(

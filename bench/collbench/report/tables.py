@@ -229,8 +229,8 @@ def caption(members: Sequence[Summary], short: bool, rates: bool) -> str:
     """Return the sentence on the numbers of a table; it names only those that some case has."""
     kind = width(members)
     launches = {s.launches for s in members if s.launches}
-    counted = labels.counted(min(launches), "launch") if len(launches) == 1 else "launches"
-    over = f"Mean time over {counted} (new ranks in each)"
+    counted = f"{min(launches)} launches" if len(launches) == 1 else "launches"
+    over = "Mean time of one launch" if launches == {1} else f"Mean time, geometric over {counted} (new ranks in each)"
     parts = ["Time, as imported" if any(s.imported for s in members) else over]
     if kind:
         parts[0] += f" ± half of its {kind}" if short else f" with its {kind}"
@@ -329,18 +329,13 @@ UNITS: dict[Unit, Callable[[Any], str]] = {
 
 
 def time_text(summary: Summary, short: bool = False) -> str:
-    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `627 µs, launches ±108 %` if the half-width exceeds the time.
-
-    short: format as `1.10 ms ±9 %` always.
-    """
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; short: as `1.10 ms ±9 %`."""
     time_s = summary.time_s
     if time_s is None:
         return FAILED
-    noisy = time_s.known and time_s.relative_half_width > 1
-    if not (short or noisy):
+    if not short or not time_s.known:
         return with_interval(time_s, format_seconds)
-    width = f"±{format_share(time_s.relative_half_width)}" if time_s.known else ""
-    return f"{format_seconds(time_s.value)}{' ' if short else ', launches '}{width}".rstrip()
+    return f"{format_seconds(time_s.value)} ±{format_share(time_s.relative_half_width)}"
 
 
 def _time_and_rate(summary: Summary) -> str:

@@ -378,8 +378,6 @@ def write_ab(path: Path, state: AbState) -> None:
 
 def read_manifest(path: Path) -> Json:
     """Return the manifest; its status "running" becomes "interrupted" if no process is writing."""
-    if not path.is_dir():
-        raise StoreError(f"{path}: no such folder")
     if not (_side_of(path)[0] / MANIFEST).is_file():
         raise StoreError(f"{path}: {incomplete(path)}")
     path, side = _side_of(path)
@@ -454,6 +452,8 @@ def find(root: Path, run: str | None) -> Path:
         return path
     if "/" not in run and (root / run).is_dir():
         return root / run
+    if path.is_file():
+        raise StoreError(f"{run}: a file, not a run folder; for traces: collbench replay --look {run}")
     pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
     matches = [path for path in runs(root) if pattern.fullmatch(path.name)]
     if not matches:

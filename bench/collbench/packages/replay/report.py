@@ -38,10 +38,10 @@ Kinds = Sequence[ReplayedKind]
 MOST_KINDS = 12
 NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
-    "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
-    "the time counts for the call that ends first."
+    "Time and calls per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are "
+    "under way, the time counts for the call that ends first."
 )
-LATE_ENDS = "{} ends its calls later than the others: {} per step after the first rank's end, over all calls."
+LATE_ENDS = "Last to end its calls: {}, {} per step after the first rank's end, over all calls."
 DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call ends. Waiting: the time before that."
 RATE_EXPLAINED = "GB/s: bus bandwidth while data moved, from 0.01 on; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
@@ -88,8 +88,7 @@ def recorded_parts(job: RecordedJob) -> Blocks:
     if job.late is not None:
         blocks.append(NEXT.format(rank_named(job, job.late[0])))
     if job.ends_late is not None:
-        rank_text = rank_named(job, job.ends_late[0])
-        blocks.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
+        blocks.append(LATE_ENDS.format(rank_named(job, job.ends_late[0]), format_seconds(job.ends_late[1])))
     return [*blocks, *below("Unknown:", items(sentences(job.withheld)))]
 
 
@@ -126,7 +125,9 @@ def recorded_sentence(job: RecordedJob) -> str:
             text += f", {format_share(job.late[1])} of it for {rank_named(job, job.late[0])}"
         elif total.waited_s and job.steps > 1:
             few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
-            text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
+            text += (
+                f"; {job.steps} steps are too few to name a late rank" if few else ", and no rank can be named for it"
+            )
     if job.unclaimed_s:
         text += f"; kernels that belong to no recorded call took {format_seconds(job.unclaimed_s)}"
     if total.exposed_s is not None:
@@ -229,10 +230,8 @@ def replay_table(step: ReplayedStep) -> Blocks:
 
     def recorded(kinds: Kinds, name: str) -> str:
         time = kinds[0].recorded if len(kinds) == 1 else None
-        return seconds_text(None if time is None else getattr(time, name))
-
-    def moved(kinds: Kinds) -> str:
-        return optional(sum(kind.calls * kind.case.size_bytes for kind in kinds) or None, format_rounded_bytes)
+        unknown = time is None or (name == "moved_s" and not (time.moved_s or time.waited_s))
+        return seconds_text(None if unknown else getattr(time, name))
 
     def here(kinds: Kinds) -> str:
         return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
@@ -243,7 +242,9 @@ def replay_table(step: ReplayedStep) -> Blocks:
     columns: list[Column[Kinds]] = [
         left("calls of a step", lambda row: kind_name(row[0]) if len(row) == 1 else f"{len(row)} further kinds"),
         Column("number", lambda row: f"{sum(kind.calls for kind in row):.3g}"),
-        Column("bytes", moved),
+        Column(
+            "bytes", lambda row: optional(sum(k.calls * k.case.size_bytes for k in row) or None, format_rounded_bytes)
+        ),
         Column("recorded", lambda row: recorded(row, "in_calls_s")),
         Column("moving", lambda row: recorded(row, "moved_s")),
         Column("here", here),

@@ -233,12 +233,10 @@ def time_of_kinds(job: RecordedJob, kinds: Set[CallKind]) -> RecordedTime | None
 
 NUMBERED_BY_FILES = Kind("numbered-by-files", "ranks are numbered in the order of their files, which name no ranks")
 UNEQUAL_STEPS = Kind("unequal-steps", "ranks recorded different numbers of steps: a step is the mean of all of them")
-ONE_STEP = Kind(
-    "one-step", "which rank was late: record several steps, with profiler.step() at the end of each, on all ranks"
-)
+ONE_STEP = Kind("one-step", "which rank was late", "record several steps, each marked by profiler.step()")
 _CALLS = "{calls:of calls}"
 OUTSIDE_STEPS = Kind("outside-steps", f"calls outside the recorded steps{_CALLS}")
-NO_DURATION = Kind("no-duration", f"the time of calls whose duration was not recorded{_CALLS}")
+NO_DURATION = Kind("no-duration", f"the time of calls without a duration{_CALLS}", "torch.profiler records it")
 NO_STARTS = Kind(
     "no-starts", f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}"
 )
@@ -247,7 +245,7 @@ ONE_RANK = Kind(
 )
 ONE_SIDED = Kind("one-sided", f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}")
 UNKNOWN_GROUPS = Kind("unknown-groups", f"waiting in groups of unknown ranks{_CALLS}")
-PART_OF_GROUPS = Kind("part-of-groups", f"waiting in groups in which not every rank was recorded{_CALLS}")
+PART_OF_GROUPS = Kind("part-of-groups", f"waiting in groups that lack ranks{_CALLS}", "give the files of all ranks")
 UNEQUAL_CALLS = Kind("unequal-calls", f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}")
 DIFFERENT_CALLS = Kind("different-calls", f"waiting in groups whose ranks recorded different calls{_CALLS}")
 BATCHED_CALLS = Kind(
@@ -263,6 +261,7 @@ GROUPS_BY_NAME = Kind(
     "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks",
 )
 UNTOLD = Kind("untold", "{what} (of {count} of {calls} calls)")
+UNTOLD_SHAPE = Kind("untold-shape", UNTOLD.text, "torch.profiler records it with record_shapes=True")
 
 
 def _withheld(recorded: CallList, reasons: Reasons, unclaimed_s: float) -> Iterator[Notice]:
@@ -285,7 +284,7 @@ def _withheld(recorded: CallList, reasons: Reasons, unclaimed_s: float) -> Itera
         if fact == "group":
             yield GROUPS_BY_NAME(count=count, calls=total)
         elif fact != "duration":
-            yield UNTOLD(what=fact, count=count, calls=total)
+            yield (UNTOLD_SHAPE if fact in {"dtype", "elements"} else UNTOLD)(what=fact, count=count, calls=total)
     yield from recorded.notices
 
 

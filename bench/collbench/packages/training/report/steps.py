@@ -269,9 +269,9 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
         Column("comm_time ± std", lambda result: spread(value_text(result.exposed), seconds_text(result.exposed_std))),
         Column("its 95 % interval", lambda result: interval_text(result.exposed, seconds_text)),
         Column("comm_frac ± std, %", lambda result: spread(percent(result.share), percent(result.share_std))),
-        # Shown only if exposed communication is resolved.
-        Column("hidden, %", lambda result: percent(result.hidden) if result.resolved else NOTHING),
     ]
+    if any(result.resolved for result in timed(scenario)):
+        columns.append(Column("hidden, %", lambda result: percent(result.hidden) if result.resolved else NOTHING))
     return table(timed(scenario), columns) or [NOT_TIMED]
 
 
