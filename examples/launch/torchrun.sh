@@ -4,6 +4,8 @@
 # The results are in results/ on the first host. Hosts that do not share this folder need a common secret, the same on
 # all of them: export COLLBENCH_SECRET=...
 set -eu
-usage="usage: sh $0 NODE HEAD"
-exec torchrun --nnodes=2 --node-rank="${1:?$usage}" --nproc-per-node=8 \
+usage="usage: sh $0 NODE HEAD, with NODE below 2"
+[ "${1:?$usage}" -lt 2 ] || { echo "$usage" >&2; exit 2; }
+# torchrun waits for all hosts for five minutes.
+exec torchrun --nnodes=2 --node-rank="$1" --nproc-per-node=8 --rdzv-conf=timeout=300 \
   --master-addr="${2:?$usage}" --master-port=29400 --no-python collbench run nccl
