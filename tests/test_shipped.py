@@ -25,7 +25,7 @@ def test_a_configuration_that_is_printed_can_be_planned(warm):
 
 def test_pages_are_listed_and_printed(warm):
     listed = warm("docs").stdout.splitlines()
-    assert {"operators", "gloo-stalls", "statistics"} <= {line.split()[0] for line in listed}
+    assert {"operators", "gloo-stalls", "reading"} <= {line.split()[0] for line in listed}
     assert all(len(line.split()) > 1 for line in listed)
     for name in ("gloo-stalls", "studies/gloo-stalls.md"):
         assert warm("docs", name).stdout == (ROOT / "docs/studies/gloo-stalls.md").read_text()
