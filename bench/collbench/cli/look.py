@@ -5,6 +5,7 @@ Each verb imports its modules when it is called: `list` loads neither numpy nor 
 
 import contextlib
 import re
+import textwrap
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -118,7 +119,8 @@ def diagnose(
         show([result.name, *findings.diagnosis(diagnosis)])
 
 
-NO_REPORT = "no report yet"
+# Characters of a result that fit on a line of 80 beside a name and a status.
+RESULT_WIDTH = 44
 NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 
@@ -134,9 +136,9 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.", metavar=
             for path in folders.runs(RESULTS):
                 try:
                     folder, summary = folders.RunFolder(path), folders.read_summary(path)
-                    headline = NO_REPORT
+                    headline = "no report yet"
                     if summary and folder.has_sides:
-                        headline = folders.first_line(path).partition(";")[0]
+                        headline = textwrap.shorten(folders.first_line(path), RESULT_WIDTH, placeholder=" …")
                     elif summary:
                         with contextlib.suppress(ValueError, KeyError):  # foreign or incomplete summary
                             headline = listings.headline(summary)

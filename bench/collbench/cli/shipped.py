@@ -28,9 +28,7 @@ def schema() -> None:
 def docs(
     page: Annotated[
         str | None,
-        typer.Argument(
-            help="The name of a page (default: list them).", metavar="PAGE", autocompletion=lambda: [*_pages()]
-        ),
+        typer.Argument(help="A page (default: list them).", metavar="PAGE", autocompletion=lambda: [*_pages()]),
     ] = None,
 ) -> None:
     """Pages are in Markdown."""

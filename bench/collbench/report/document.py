@@ -157,7 +157,7 @@ def problems(run: Run) -> list[str]:
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(view: View) -> str:
-    """Return the answer in one line: a warning if measurements are missing, and the first result."""
+    """Return the answer in one line: a warning if some are missing, the first result, and if one launch made it."""
     texts = answer(view) or [_no_answer(view.run)]
     alone = [s.launches == 1 and not s.imported for s in view.calls if s.time_s is not None]
     first = texts[: 1 + (view.analysis.incomplete is not None) + view.virtual]

@@ -127,7 +127,7 @@ def to_csv(view: View) -> str:
         table.append({name: values.get(name) for name in names} | texts)
     for name in names:
         present = [line[name] for line in table if line[name] is not None]
-        if all(type(value) in {int, float} and value == value // 1 for value in present):
+        if all(isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0 for value in present):
             for line in table:
                 line[name] = None if line[name] is None else int(line[name])
     return csv_text(table, [*names, *at_end])

@@ -395,7 +395,8 @@ def read_manifest(path: Path) -> Json:
 def incomplete(path: Path) -> str:
     """Return the reason why a folder is not a run: the files that it lacks."""
     lacking = [name for name in (MANIFEST, PLAN, ENVIRONMENT, SAMPLES) if not (path / name).is_file()]
-    traces = f"; for traces: collbench replay --look {path}" if len(lacking) == 4 and [*path.glob("*.json*")] else ""
+    others = {MANIFEST, PLAN, ENVIRONMENT} <= {*lacking} and any(path.glob("*.json*"))
+    traces = f"; for traces: collbench replay --look {path}" * others
     return f"not a run folder: it has no {', '.join(lacking)}{traces}"
 
 
@@ -454,8 +455,7 @@ def find(root: Path, run: str | None) -> Path:
         return root / run
     if path.is_file():
         raise StoreError(f"{run}: a file, not a run folder; for traces: collbench replay --look {run}")
-    pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
-    matches = [path for path in runs(root) if pattern.fullmatch(path.name)]
+    matches = [path for path in runs(root) if re.fullmatch(rf"(.*-)?{re.escape(run)}(-\d+)?", path.name)]
     if not matches:
         raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: collbench list)")
     return matches[-1]

@@ -16,7 +16,7 @@ REPLAY = Package(
         "replay": Verb(
             "packages.replay.cli:replay",
             "Measure",
-            "Whose fault is a slow job? From traces; or what its calls cost here.",
+            "Whose fault is a slow job? Or what do its calls cost here?",
             "replay docs/example/training.calls.jsonl --look",
         )
     },

@@ -13,7 +13,7 @@ from collbench.catalog.collectives import OPERATIONS
 from collbench.catalog.dtypes import DTYPES
 from collbench.model.conclusions import Analysis
 from collbench.model.records import Json, Run
-from collbench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from collbench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from collbench.model.visible import visible
 from collbench.packages.replay.conclusions import (
     RecordedJob,
@@ -30,7 +30,7 @@ from collbench.report.blocks import Blocks, Column, Heading, below, items, left,
 from collbench.report.labels import NOTHING, optional, ranks_text, seconds_text, with_interval
 from collbench.report.notices import sentences
 from collbench.report.rows import row
-from collbench.report.tables import rate_text
+from collbench.report.tables import LEAST_RATE, rate_text
 from collbench.report.text import Text
 
 Kinds = Sequence[ReplayedKind]
@@ -43,7 +43,7 @@ RECORDED_EXPLAINED = (
 )
 LATE_ENDS = "Last to end its calls: {}, {} per step after the first rank's end, over all calls."
 DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call ends. Waiting: the time before that."
-RATE_EXPLAINED = "GB/s: bus bandwidth while data moved, from 0.01 on; where moving is not known, while calls ran."
+RATE_EXPLAINED = f"GB/s: bus bandwidth, from {format_rate(LEAST_RATE)} on, while data moved, or while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 
@@ -228,10 +228,8 @@ def replay_table(step: ReplayedStep) -> Blocks:
     # A row shows one kind, or several.
     rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
 
-    def recorded(kinds: Kinds, name: str) -> str:
-        time = kinds[0].recorded if len(kinds) == 1 else None
-        unknown = time is None or (name == "moved_s" and not (time.moved_s or time.waited_s))
-        return seconds_text(None if unknown else getattr(time, name))
+    def recorded(kinds: Kinds, text: Callable[[RecordedTime], str]) -> str:
+        return optional(kinds[0].recorded if len(kinds) == 1 else None, text)
 
     def here(kinds: Kinds) -> str:
         return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
@@ -245,8 +243,8 @@ def replay_table(step: ReplayedStep) -> Blocks:
         Column(
             "bytes", lambda row: optional(sum(k.calls * k.case.size_bytes for k in row) or None, format_rounded_bytes)
         ),
-        Column("recorded", lambda row: recorded(row, "in_calls_s")),
-        Column("moving", lambda row: recorded(row, "moved_s")),
+        Column("recorded", lambda row: recorded(row, lambda time: seconds_text(time.in_calls_s))),
+        Column("moving", lambda row: recorded(row, lambda time: _divided(time, time.moved_s))),
         Column("here", here),
         Column("share", lambda row: format_share(time_s(row) / total) if total else NOTHING),
     ]

@@ -240,8 +240,8 @@ def traps(scenario: Scenario, strategies: Sequence[Strategy], cores: int) -> lis
     return every(_TRAPS, SimpleNamespace(of=scenario, strategies=strategies, cores=cores)) if strategies else []
 
 
-# Rough operations a second of a rank, to estimate the time of a run: measured on a CPU with the preset tiny and AdamW,
-# an order of magnitude on a GPU.
+# Rough operations a second of a rank with a core of its own, to estimate the time of a run: measured on a CPU with the
+# preset tiny and AdamW, an order of magnitude on a GPU.
 OPERATIONS_PER_S = {"cpu": 3e10, "cuda": 1e13}
 # Steps of a strategy after the rounds of the first launch, and those that measure its memory (`rank/step.py`).
 DETAIL_STEPS, MEMORY_STEPS = 4, 6
@@ -257,11 +257,10 @@ def calls_s(case: Case, settings: Settings, launch: int) -> float | None:
     if shape is not None:
         sent_bytes, computing_s = sum(gradient.nbytes for gradient in shape.gradients), max(shape.ready_s)
     elif sent_bytes is not None:
-        ranks_a_core = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
         weights = sent_bytes / DTYPES[case.dtype].itemsize
         # Forward multiplies and adds once for each weight and token, backward twice.
         operations = 6 * weights * options.batch * options.sequence
-        computing_s = operations / OPERATIONS_PER_S[backend.device] / options.threads * ranks_a_core
+        computing_s = operations / OPERATIONS_PER_S[backend.device] / options.threads
     else:
         return None
     rate = own.links.get(options.link, backend).bytes_per_s
