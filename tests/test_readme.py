@@ -48,6 +48,7 @@ RUN_ELSEWHERE = {
     "tune": "test_tune.py",
     "import": "test_importers_nccl_tests.py",
     "check": "test_cli.py",
+    "plan mine.yaml": "test_perf.py",  # a file that another command saves, perhaps in another process
 }
 # Options that shorten commands that measure, per verb. All verbs but `run` take ranks of the tests' fork server.
 SHORT = {

@@ -424,8 +424,7 @@ def test_each_time_has_its_interval_and_a_caption_names_only_what_a_case_has():
     assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] with 2 ranks" in first and "0.1 GB/s (2 ranks, 1 KiB)" in first
     assert "±15 %" in trust
     single = dataclasses.replace(USUAL, time_s=Interval(1e-3, 1e-3, 1e-3, "none"), busbw=1e6)
-    over = "Mean time, geometric over 8 launches (new ranks in each):"
-    assert tables.caption([single], short=False, rates=True) == over
+    assert tables.caption([single], False, True) == "Mean time, geometric over 8 launches (new ranks in each):"
     assert "each) ± half of its 95 % interval:" in tables.caption([single, USUAL], short=True, rates=False)
     barrier = dataclasses.replace(single, case=Case("barrier", "gloo", 2, "float32", 0))
     assert tables.case_grid(tables.case_tables([barrier]))[1].headers == ("2 ranks",)
