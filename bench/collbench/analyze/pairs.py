@@ -136,7 +136,7 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
 
 
 def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:
-    """Return the number of pairs after the first `count`, and the ratio of the whole over them, with a 95 % interval.
+    """Return the number of pairs after the first `count`, and the ratio of all cases over them, with a 95 % interval.
 
     A verdict is reached when a change looks large; the pairs measured after the verdict have no such selection bias.
     """
@@ -263,14 +263,13 @@ def compare_sides(
     count = looks[-1][0] if looks else most
     changes = []
     for case, exposed in zip(judged, _exposed(judged, count, latest.levels), strict=True):
-        ratios = latest.ratios[case.key]
-        pairs = case.pairs_until(count)
-        before, after = (launch_interval(_means(side, pairs)) for side in (case.a, case.b))
-        judgement = replace(latest.judgements[case.key], ratios=_ratios(ratios))
+        judgement = _with_fresh(latest.judgements[case.key], [case], count, latest.ratios[case.key])
+        shown = [n for n in case.pairs if n > count] if judgement.fresh else case.pairs_until(count)
+        before, after = (launch_interval(_means(side, shown)) for side in (case.a, case.b))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
     old, new = ([s for s in headlines(run) if not is_copy(s.case)] for run in (a, b))
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
-    fresh_pairs, fresh = after_verdict(judged, count) if latest.names_a_change else (0, None)
+    fresh_pairs = after_verdict(judged, count)[0] if latest.names_a_change else 0
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
     measured = [side.case for pair in judged for side in (pair.a, pair.b)]
     on_gloo = all(case.backend == "gloo" and case.scheduling == "normal" for case in measured)
@@ -282,7 +281,7 @@ def compare_sides(
         (a, old),
         (b, new),
         changes,
-        latest.whole and replace(latest.whole, ratios=() if latest.index is None else _ratios(latest.index)),
+        None if latest.whole is None else _with_fresh(latest.whole, judged, count, latest.index),
         each=each,
         before=names[0],
         after=names[1],
@@ -297,7 +296,7 @@ def compare_sides(
             *_left_out([case for case in cases if judged and case.key not in latest.judgements]),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
-        in_turns=InTurns(ended, fresh, max(map(len, latest.ratios.values()), default=0), fresh_pairs, rule),
+        in_turns=InTurns(ended, max(map(len, latest.ratios.values()), default=0), fresh_pairs, rule),
     )
 
 
@@ -326,8 +325,10 @@ def _failed(side: TimedCase, other: TimedCase) -> bool:
     return bool(other.launches) and not side.launches
 
 
-def _ratios(logs: Floats) -> tuple[float, ...]:
-    return tuple(np.exp(logs).tolist())
+def _with_fresh(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:
+    """Return the judgement with the ratios of its pairs, and if it names a change, with the ratio over later pairs."""
+    fresh = after_verdict(cases, count)[1] if judgement.verdict in {SLOWER, FASTER} else None
+    return replace(judgement, ratios=() if logs is None else tuple(np.exp(logs).tolist()), fresh=fresh)
 
 
 def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[ExposedChange | None]:

@@ -111,7 +111,7 @@ def _create(
     """Plan both sides, with one seed unless a configuration has its own, and make the folder of the run."""
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
-    from collbench.analyze import pairs  # deferred import: loads numpy and scipy
+    from collbench.analyze import lengths, pairs  # deferred import: loads numpy and scipy
 
     raws, plans = [], []
     for side in sides.values():
@@ -135,12 +135,12 @@ def _create(
             f"--budget {format_seconds(state.budget_s)}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
             f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
         )
-    count = int(min(state.budget_s / pair_s, pairs.LOOKS[-1]))
+    count = int(min(state.budget_s / pair_s, lengths.FEWEST_PLANNED))
     scatter = units.format_share(pairs.scatter_for_same(count, len(cases), state.min_change))
     within = units.format_share(state.min_change)
     enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
     if not quiet:
-        say(f"about {count} pairs, {enough}", err=True)
+        say(f"about {count} pairs or more, {enough}", err=True)
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
         say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)

@@ -69,6 +69,23 @@ class _TwoSides:
         plan = one_launch(self.plans[side], number)
         return bool(plan.order) and planning.done(plan, self.launch_samples(side, number)) is None
 
+    def seconds_of_pair(self, number: int, budget_s: float) -> dict[str, dict[str, float]]:
+        """Return, by side and key of a case, seconds for its calls in this pair; the pairs before it decide."""
+        from collbench.analyze import lengths
+
+        both = [
+            (side, s) for side in SIDES for s in self.samples[side] if s.launch <= min(number - 1, lengths.MOST_USED)
+        ]
+        before = {side: [samples for name, samples in both if name == side] for side in SIDES}
+        starts_s: dict[int, float] = {}
+        for _, samples in both:
+            starts_s[samples.launch] = min(samples.unix_s, starts_s.get(samples.launch, samples.unix_s))
+        least_s = max(self.plans[side].settings.sampling.seconds_per_case for side in SIDES)
+        cases = replace(self, samples=before).cases()
+        seconds = lengths.seconds_of_next_pair(cases, starts_s, budget_s, least_s)
+        timed = [(case, seconds[case.key]) for case in cases if case.key in seconds]
+        return {"a": {case.a.case.key: s for case, s in timed}, "b": {case.b.case.key: s for case, s in timed}}
+
     def launch_samples(self, side: str, number: int) -> list[Samples]:
         """Return the samples of one launch of a side."""
         return [samples for samples in self.samples[side] if samples.launch == number]
@@ -110,11 +127,15 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
         rounds = RoundsInTurns(journal, show_failure, state.spent_s, measured.samples, state.alternate)
 
         def measure_pair(missing: Sequence[str], number: int) -> None:
+            seconds = measured.seconds_of_pair(number, state.budget_s)
+
             def measure(side: str, keep: Callable[[SampleLine], None], turn: Turn) -> Measuring[None]:
                 plan, log = one_launch(measured.plans[side], number), path / folders.LOG
                 plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
                 launched, probe = records[side].append, number == 1
-                return sweep.sweep(plan, (), starters[side], keep, log, launched, turn=turn, probe=probe)
+                return sweep.sweep(
+                    plan, (), starters[side], keep, log, launched, turn=turn, in_turns_s=seconds[side], probe=probe
+                )
 
             rounds.measure(missing, f"{state.seed}/{number}", measure)
 

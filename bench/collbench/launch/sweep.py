@@ -12,7 +12,7 @@ over launches (docs/method.md, "Launches").
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -82,6 +82,7 @@ def sweep(
     observer: Observer = Silent(),  # noqa: B008 - it has no state
     before_go: Callable[[Launch, Sequence[Json]], None] = lambda *_: None,
     turn: Turn | None = None,
+    in_turns_s: Mapping[str, float] = {},
     probe: bool = True,
     after_failure: bool = True,
 ) -> Measuring[None]:
@@ -89,7 +90,8 @@ def sweep(
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
     before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: the turn of a side that
-    takes turns with another side. probe: whether launches at the end record NCCL's choices. after_failure: whether the
+    takes turns with another side. in_turns_s: by key of a case, seconds for its calls in a launch with turns, if not
+    `seconds_per_case`. probe: whether launches at the end record NCCL's choices. after_failure: whether the
     rest of the plan is measured after a launch that failed.
     """
     spent = Spent()
@@ -107,7 +109,8 @@ def sweep(
         """Start the ranks of one launch, watch them, and end them."""
         observer.launching(launch)
         settings = plan.settings.needed_by(launch.cases)
-        job = Job(launch, settings, probing, turns=turn is not None)
+        seconds = tuple(in_turns_s.get(case.key, settings.sampling.seconds_per_case) for case in launch.cases)
+        job = Job(launch, settings, probing, in_turns_s=seconds if turn is not None else None)
         in_order, meter = iter(launch.cases), host.health_meter(BACKENDS[launch.backend].device == "cuda")
         outcome = yield from run_launch(
             lambda: launcher.start(launch.world_size, RANK, job, log.resolve()),

@@ -39,6 +39,13 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 
 
 @dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio with its interval, under the names of ratios."""
+
+    ratio: Interval = fact("the ratio", limits=RATIO)
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """Whether a time changed."""
 
@@ -61,6 +68,16 @@ class Judgement:
     )
     ratios: tuple[float, ...] = fact(
         "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
+    )
+    # A look ends measuring when a change looks large, so `ratio` then is too large; pairs measured after the verdict
+    # have no such bias. None if the sides took no turns, nothing changed, or there was no time for two such pairs.
+    fresh: Interval | None = None
+    fresh_ratio = computed(
+        "ratio over the pairs that were measured after the verdict, whether the change was large or not; null if there "
+        "are fewer than two",
+        Ratio | None,
+        lambda judged: judged.fresh and Ratio(judged.fresh),
+        name="fresh",
     )
     reason_kind = computed("kind of the reason for the verdict", Kind, attrgetter("reason.kind"), name="reason")
 
@@ -96,7 +113,8 @@ class Change:
 
     @property
     def ratio(self) -> Interval:
-        return self.judgement.ratio
+        """Return the ratio over the pairs after the verdict if there are any, or else the ratio of the verdict."""
+        return self.judgement.fresh or self.judgement.ratio
 
     @property
     def verdict(self) -> ChangeVerdict:
@@ -136,20 +154,11 @@ class EnvironmentDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """A ratio with its interval, under the names of ratios."""
-
-    ratio: Interval = fact("the ratio", limits=RATIO)
-
-
-@dataclass(frozen=True, slots=True)
 class InTurns:
     """How two sides took turns, and when measuring them ended."""
 
     # Within `budget_s`.
     ended: Ending
-    # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
-    fresh: Interval | None
     pairs: int = fact("pairs of launches that the verdict rests on")
     fresh_pairs: int = fact("pairs measured after the verdict")
     rule: Notice = fact("rule by which the verdict was reached")
@@ -158,9 +167,6 @@ class InTurns:
     # took turns block by block.
     alternate: Notice | None = None
 
-    fresh_ratio = computed(
-        "index over the fresh pairs", Ratio | None, lambda turns: turns.fresh and Ratio(turns.fresh), name="fresh"
-    )
     end_reason = computed("why measuring ended", EndReason, attrgetter("ended.reason"), name="ended")
 
 

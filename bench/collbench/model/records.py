@@ -615,8 +615,9 @@ class Job:
     settings: Settings
     # True if the ranks time nothing, and NCCL reports its choice for each case.
     probe: bool = False
-    # True if ranks wait for their turn before each timed block, because the ranks of another side may also be alive.
-    turns: bool = False
+    # Time for the calls of each case, in seconds, if the ranks wait for their turn before each block, because the ranks
+    # of another side may also be alive. None if they take no turns.
+    in_turns_s: tuple[float, ...] | None = None
 
 
 def case_order(case: Case) -> tuple[object, ...]:

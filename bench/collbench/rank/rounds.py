@@ -116,9 +116,11 @@ class Batch:
 
         show: receives the results after one timed round, on rank 0, in the first launch, unless ranks take turns.
         """
-        shows = self._job.launch.number == 1 and not self._job.turns
+        shows = self._job.launch.number == 1 and self._job.in_turns_s is None
         ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
-        warm_s = 0.0 if self._cases[0].position else LAUNCH_WARMUP_S / len(self._cases)
+        # With turns, the first calls of each case are warm-up enough: the rest is equal on all sides.
+        first = self._cases[0].position == 0 and self._job.in_turns_s is None
+        warm_s = LAUNCH_WARMUP_S / len(self._cases) if first else 0.0
         for index, measured in enumerate(self._cases):
             measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
             measured.start(max(rank[index][1] for rank in ranks), warm_s)
@@ -148,7 +150,7 @@ class Batch:
             gc.collect()  # such calls leave reference cycles, which would keep large tensors
         own: dict[int, RankTimings] = {}
         for measured in order:
-            if self._job.turns:
+            if self._job.in_turns_s is not None:
                 self._context.wait_for_turn()
                 self._meter.reset()
             self._context.enters(measured.position)
@@ -243,8 +245,8 @@ class _MeasuredCase:
             rounds = 1 if operation.once else self._job.settings.own_of(self.case).rounds
             sampling = replace(sampling, iterations=rounds, warmup=0)
         most, fixed = most_iterations(self.case), operation.against is not None
-        in_turns = self._job.turns
-        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, fixed, in_turns, warm_s)
+        in_turns_s = None if self._job.in_turns_s is None else self._job.in_turns_s[self.position]
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, fixed, in_turns_s, warm_s)
 
     @property
     def unfinished(self) -> bool:

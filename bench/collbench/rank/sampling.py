@@ -21,11 +21,13 @@ from collbench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
 from collbench.stats.intervals import FEWEST_BLOCKS, within_launch
 
 # The time for a case is spent in this many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
-ROUNDS, LONGEST_BLOCK_S = 5, 0.04
-# Warm-up before each block: this many calls, but no longer than AGAIN_S; none if one call takes at least LONG_CALL_S.
+# With turns, blocks are at most LONGEST_TURN_S: passing the turn on takes 5 to 10 ms.
+ROUNDS, LONGEST_BLOCK_S, LONGEST_TURN_S = 5, 0.04, 0.1
+# Warm-up before each block: this many calls, but no longer than AGAIN_S; none if one call takes at least LONG_CALL_S,
+# or with turns: the case ran less than a second ago, and the sides are equally cold.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Blocks of warm-up of the cases that a launch measures first; the first blocks are slow, and predict badly how many
-# calls fit. The number is fixed, so that two sides that take turns have equally many.
+# calls fit.
 WARMUPS = 3
 # Looks in a row at which the interval must be as narrow as requested: at a single look it may be so by chance.
 LOOKS = 2
@@ -60,16 +62,20 @@ class Sampler:
         first_s: float = 0.0,
         # True if each iteration of a fixed number is a block of its own.
         singly: bool = False,
-        # True if the number of blocks follows from the time for a case, not from measurements: equal on both sides.
-        in_turns: bool = False,
+        # Time for the calls if sides take turns: the number of blocks follows from it, so that it is equal on all
+        # sides. None if measurements decide.
+        in_turns_s: float | None = None,
         # Least time of the warm-up, if there is one.
         warm_s: float = 0.0,
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
         self._sampling = replace(
-            sampling, max_iterations=min(sampling.max_iterations, most), warmup=min(sampling.warmup, most)
+            sampling,
+            max_iterations=min(sampling.max_iterations, most),
+            warmup=min(sampling.warmup, most),
+            seconds_per_case=sampling.seconds_per_case if in_turns_s is None else in_turns_s,
         )
-        self._cycle, self._one_s, self._in_turns = cycle, first_s, in_turns
+        self._cycle, self._one_s, self._in_turns = cycle, first_s, in_turns_s is not None
         self._elapsed_s, self._narrow = 0.0, 0
         self._warm_s, self._warms = warm_s, bool(warm_s and sampling.warmup and sampling.warmup_s)
         self._warmups = list[Timings]()
@@ -188,11 +194,12 @@ class Sampler:
 
     @property
     def _block_s(self) -> float:
-        return min(self._sampling.seconds_per_case / ROUNDS, LONGEST_BLOCK_S)
+        longest_s = LONGEST_TURN_S if self._in_turns else LONGEST_BLOCK_S
+        return min(self._sampling.seconds_per_case / ROUNDS, longest_s)
 
     def _again(self) -> int:
         """Return the warm-up iterations before a block: whole cycles, so that a block begins with the first round."""
-        if self._sampling.warmup == 0 or self._one_s >= LONG_CALL_S:
+        if self._sampling.warmup == 0 or self._one_s >= LONG_CALL_S or self._in_turns:
             return 0
         return self._cycle if self._cycle > 1 else _fitting(AGAIN, AGAIN_S, self._one_s)
 

@@ -57,6 +57,7 @@ LONGEST_FACT = 60
 FINE = 0.02
 # From this factor on, a change is given as a factor and not in percent.
 MANY_TIMES = 2
+BIAS = "A verdict is reached when a change looks large, so the ratio at the verdict tends to be too large."
 # An interval of a ratio that spans more than this factor is not shown.
 MOST_SPANNED = 1000
 # Lists of cases that have a time on one side only, and their titles.
@@ -71,6 +72,9 @@ def document(result: Comparison) -> Blocks:
     if result.whole is not None:
         method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
     if turns := result.in_turns:
+        if turns.fresh_pairs > 1:
+            later = counted(turns.fresh_pairs, "pair")
+            method.append(f"Times and ratios of cases that changed are of the {later} after the verdict. {BIAS}")
         how = "A and B take turns block by block, in random order"
         if turns.alternate is not None:
             how = f"A and B one after the other, in random order ({sentence(turns.alternate)})"
@@ -78,7 +82,11 @@ def document(result: Comparison) -> Blocks:
         method.append(f"{turns.pairs} pairs of launches, {how}; the pair is the unit; {ended}. {sentence(turns.rule)}")
     sides = {"before": result.runs_before, "after": result.runs_after}
     several = (f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names) > 1)
-    return [*blocks, *section("How it was decided", [*method, *items(several), *_reasons(result)])]
+    changed = [change for change in in_order(result.changes) if change.judgement.fresh]
+    at_verdict = items(
+        f"{on_both_sides(change)}, at the verdict: {judgement_text(change.judgement)}" for change in changed
+    )
+    return [*blocks, *section("How it was decided", [*method, *items(several), *at_verdict, *_reasons(result)])]
 
 
 def terminal(result: Comparison) -> Blocks:
@@ -110,13 +118,13 @@ def headline(result: Comparison) -> str:
     cases = ", ".join(f"{count} {word}" for count, word in named)
     if named:  # `11 cases slower, 5 faster`
         cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
-    index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
+    index = result.whole or (result.changes[0].judgement if len(result.changes) == 1 else None)
     if index is None:
         short = result.in_turns is not None and result.in_turns.pairs == 0
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_by(index.ratio, result.in_turns)}{_assumption(result)}", cases]
+        parts = [f"{result.verdict}{_size(index, result.in_turns)}{_assumption(result)}", cases]
     else:
         limits = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _bounded(index.ratio).known else "")
@@ -140,16 +148,28 @@ def _assumption(result: Comparison) -> str:
     return ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
 
 
-def _by(ratio: Interval, turns: InTurns | None) -> str:
+def _size(judged: Judgement, turns: InTurns | None) -> str:
+    """Format the size of a change, of which there is one estimate.
+
+    Of sides that took turns it is over the pairs after the verdict, whatever they show. Without such pairs there is
+    no estimate that is not too large, only a bound: ` by at least 3 % overall`.
+    """
+    if turns is None:
+        return _by(judged.ratio)
+    if judged.fresh is None:
+        return _by(judged.ratio, bound=True)
+    after = f", over {counted(turns.fresh_pairs, 'pair')} after the verdict"
+    if judged.fresh.low > 1 or judged.fresh.high < 1:
+        return _by(judged.fresh) + after
+    limits = between(*map(percent, (judged.fresh.low, judged.fresh.high)))
+    return f": time {percent(judged.fresh.value)} overall [{limits}]{after}"
+
+
+def _by(ratio: Interval, bound: bool = False) -> str:
     """Format a change as ` by 13 % overall [3 – 25 %]`; a large change as `: 59 times as fast overall [56 – 63]`.
 
-    Sides that take turns are measured until a decision. This ends the measurement when a change looks large, so the
-    middle of the interval is too large. Pairs measured after the decision have no such bias: they are shown if they
-    confirm the change; otherwise the bound comes first, as in ` by at least 3 % overall`.
+    bound: return only the limit of the interval that is closest to no change.
     """
-    fresh = turns and turns.fresh
-    if turns and fresh and (fresh.low > 1 if ratio.value > 1 else fresh.high < 1):
-        return f"{_by(fresh, None)}, in {counted(turns.fresh_pairs, 'pair')} measured after the verdict"
     least, most = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
     show: Callable[[float], str] = partial(format_share, digits=1 if least < FINE else 0)
     before, after, value = " by ", "", abs(ratio.value - 1)
@@ -158,13 +178,9 @@ def _by(ratio: Interval, turns: InTurns | None) -> str:
         least, most = sorted((ratio.low, ratio.high) if ratio.value > 1 else (1 / ratio.high, 1 / ratio.low))
         show, before, value = "{:.2g}".format, ": ", factor
         after = f" times as {'long' if ratio.value > 1 else 'fast'}"
+    if bound and ratio.known:
+        return f"{before}at least {show(least)}{after} overall"
     interval = f" [{between(show(least), show(most))}]" if ratio.known else ""
-    if turns and ratio.known:
-        middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
-        if fresh:
-            limits = between(*map(percent, (fresh.low, fresh.high)))
-            middle = f"time {percent(fresh.value)} [{limits}] in {turns.fresh_pairs} later pairs"
-        return f"{before}at least {show(least)}{after} overall ({middle})"
     return f"{before}{show(value)}{after} overall{interval}"
 
 
