@@ -86,11 +86,11 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
     states = {name: standing(claims[name], run) for name, run in runs.items()}
     lines = [(name, line) for name, run in runs.items() for line in run["lines"]]
     rows = [
-        (name, line["says"], line["demanded"], _figure(line), line["outcome"])
+        (name, line["says"], line["demanded"], _figure(line), line["outcome"], _further(line))
         for name, line in lines
         if line["outcome"] not in {HOLDS, LIMIT}
     ]
-    rows.sort(key=lambda row: row[-1] != MISSED)
+    rows.sort(key=lambda row: row[-2] != MISSED)
     limits: dict[tuple[str, str], list[Record]] = {}
     for name, line in lines:
         if line["outcome"] == LIMIT:
@@ -99,7 +99,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
         "# How accurate CollBench is",
         ABOUT,
         "## What does not hold",
-        _table(rows, "claim", "line", "demanded", "measured", "outcome"),
+        _table(rows, "claim", "line", "demanded", "measured", "outcome", "would decide it"),
         "## What the method cannot reach, and what to do",
         "\n".join(
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"
@@ -123,6 +123,12 @@ def _entry(name: str, claim: Claim, lines: Sequence[Record]) -> str:
     held = sum(line["outcome"] == HOLDS for line in lines)
     label = f"- **{name}**{' (weekly)' if claim.weekly else ''}: {held} of {len(lines)}"
     return f"{label}; {lines[0]['says']}: {_figure(lines[0])}, {lines[0]['demanded']}" if held == len(lines) else label
+
+
+def _further(line: Record) -> str:
+    """Return what would decide an undecided line, if the figure stayed as it is."""
+    more = line.get("more")
+    return "" if more is None else "100 × the trials or more" if more > 99 else f"{max(more, 1.1):.2g} × the trials"
 
 
 def _figure(line: Record) -> str:

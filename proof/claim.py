@@ -21,6 +21,8 @@ class Line:
     numbers: dict[str, Any] = field(default_factory=dict)
     # Why the method cannot reach the demand, and what a user should do. Empty if the method should reach the demand.
     limit: str = ""
+    # For an undecided line: how many times as many trials would decide it, if the figure stayed as it is.
+    more: float | None = None
 
 
 def judged(low: float, high: float, least: float, most: float) -> str:
@@ -28,6 +30,13 @@ def judged(low: float, high: float, least: float, most: float) -> str:
     if least <= low and high <= most:
         return HOLDS
     return MISSED if high < least or low > most else UNDECIDED
+
+
+def further(value: float, low: float, high: float, least: float, most: float) -> float | None:
+    """Return how many times as many trials would decide an undecided line; None if it is decided, or none would."""
+    room = min(abs(value - least), abs(value - most))
+    undecided = judged(low, high, least, most) == UNDECIDED
+    return round((max(high - value, value - low) / room) ** 2, 1) if undecided and room else None
 
 
 def counted(hits: int, trials: int) -> str:
@@ -58,7 +67,8 @@ def rate(
     """Judge a share of many trials by its interval. With a limit, it is MISSED only if it is also outside the limit."""
     demanded = f"{least:.0%} to {most:.0%}" if least else f"at most {most:.0%}"
     interval = of_share(hits, trials)
-    line = Line(title, demanded, counted(hits, trials) + note, judged(*interval, least, most))
+    more = further(hits / trials, *interval, least, most)
+    line = Line(title, demanded, counted(hits, trials) + note, judged(*interval, least, most), more=more)
     if limit is None or line.outcome == HOLDS:
         return line
     expected = judged(*interval, limit.least, limit.most)
@@ -84,4 +94,6 @@ def within(title: str, value: float, low: float, high: float, allowed: float, no
     """Judge a ratio that should be 1: its interval has to be within the allowed deviation."""
     measured = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
     numbers = {"ratio": [round(float(bound), 5) for bound in (value, low, high)]}
-    return Line(title, f"within ±{allowed:.0%}", measured + note, judged(low, high, 1 - allowed, 1 + allowed), numbers)
+    bounds = (1 - allowed, 1 + allowed)
+    outcome, more = judged(low, high, *bounds), further(value, low, high, *bounds)
+    return Line(title, f"within ±{allowed:.0%}", measured + note, outcome, numbers, more=more)

@@ -18,7 +18,7 @@ from collbench.packages.training.analyze import steps as training
 from collbench.stats.intervals import LOGNORMAL, launch_interval, launch_scatter, within_launch
 from collbench.stats.intervals import of_one_launch as one_launch
 from proof import noise
-from proof.claim import HOLDS, Limit, Line, judged, rate
+from proof.claim import HOLDS, Limit, Line, further, judged, rate
 from proof.rig import Rig
 
 LEAST, MOST = 0.93, 0.97
@@ -279,7 +279,8 @@ def _rates_line(title: str, rates: Sequence[float], most: float = MOST) -> Line:
     low, high = mean - float(half), min(mean + float(half), 1.0)
     measured = f"{mean:.1%} [{low:.1%} – {high:.1%}]{noise.spread(rates)}"
     numbers = {"rates": [round(value, 4) for value in rates]}
-    return Line(title, f"{LEAST:.0%} to {most:.0%}", measured, judged(low, high, LEAST, most), numbers)
+    outcome, more = judged(low, high, LEAST, most), further(mean, low, high, LEAST, most)
+    return Line(title, f"{LEAST:.0%} to {most:.0%}", measured, outcome, numbers, more=more)
 
 
 def _holds(interval: Interval, truth: float) -> bool:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from collbench.analyze import pairs
+from collbench.analyze import lengths, pairs
 from collbench.analyze.compare import compare, compare_runs, sets_of
 from collbench.model.conclusions import Summary
 from collbench.model.records import Case, Launch, Run
@@ -24,6 +24,12 @@ CHANGED = {verdicts.SLOWER, verdicts.FASTER}
 MIN_CHANGE = 0.05
 # Pairs within the budget of a simulated `ab`; launches of a simulated run.
 PAIRS, LAUNCHES = 128, 8
+# The simulated `ab` whose lengths follow the noise: seconds of the budget, for the calls of a case in the first pairs,
+# and around the calls of a pair. Standard deviations of a first pair's log ratio, from within launches and between
+# them, by case, as measured on two cores with gloo (64 KiB, 1 MiB and 16 MiB).
+BUDGET_S, SECONDS, AROUND_S = 90, 0.2, 1.2
+WITHIN, BETWEEN = (0.23, 0.17, 0.10), (0.11, 0.08, 0.0)
+CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
 # Standard deviation of the logarithms of simulated launches; of the variance between runs, in multiples of it.
 SCATTER, OCCASIONS = 0.15, (0.0, 0.5, 1.0, 2.0)
 # 20 cases whose scatter falls with their time: seconds, and standard deviations of the logarithms of their launches.
@@ -41,7 +47,10 @@ def simulated_sides(rig: Rig, trials: int) -> list[Line]:
     with patch.object(pairs, "levels_at", functools.cache(pairs.levels_at)):  # the same looks in each trial
         hits, made, spread = noise.by_set(rig, trials, 1, _ever_changed)
     title = "ab of identical sides, the machine drifts, up to 128 pairs: ever SLOWER or FASTER"
-    return [rate(title, hits, made, most=MOST, note=spread)]
+    rng = np.random.default_rng(5)
+    wrong = sum(_lengths_changed(rng) for _ in range(trials // 2))
+    by_rule = f"the same over {BUDGET_S} s, with lengths of pairs that follow the noise, three cases"
+    return [rate(title, hits, made, most=MOST, note=spread), rate(by_rule, wrong, trials // 2, most=MOST)]
 
 
 def _ever_changed(real: Noise, rng: np.random.Generator) -> bool:
@@ -59,6 +68,34 @@ def _ever_changed(real: Noise, rng: np.random.Generator) -> bool:
         if pairs.why_end(result, count) is not None:
             return bool(CHANGED & set(result.verdicts))
     return False
+
+
+def _lengths_changed(rng: np.random.Generator) -> bool:
+    """Return whether an `ab` of identical sides that drift ends with a change; calls take 10 ms."""
+    sides = [[pairs.TimedCase(replace(CASE, size_bytes=1024 * n), {}) for n in range(1, 4)] for _ in "ab"]
+    cases = [pairs.PairedCase(*both) for both in zip(*sides, strict=True)]
+    starts_s, spent_s, pair_s, level = dict[int, float](), 0.0, 0.0, 0.0
+    looks: tuple[tuple[int, float], ...] = ()
+    for number in range(1, PAIRS):
+        seconds = lengths.seconds_of_next_pair(cases, starts_s, BUDGET_S, SECONDS)
+        starts_s[number], pair_s = spent_s, AROUND_S
+        for side in rng.permutation(2):
+            level += rng.normal() * 2 * SCATTER / np.sqrt(2 * PAIRS)
+            for case, within, between in zip(cases, WITHIN, BETWEEN, strict=True):
+                calls = round(seconds.get(case.key, SECONDS) / 0.01)
+                parts = within * np.sqrt(lengths.PARTS * SECONDS / calls / 0.01 / 2) * rng.normal(size=lengths.PARTS)
+                times = 0.01 * np.exp(np.resize(np.repeat(parts, calls // lengths.PARTS), calls))
+                launches = (case.a, case.b)[side].launches
+                launches[number] = times * np.exp(level + between / np.sqrt(2) * rng.normal())
+                pair_s += float(times.sum())
+        spent_s += pair_s
+        last = spent_s + pair_s > BUDGET_S
+        if number in pairs.LOOKS or (last and number >= pairs.FEWEST_PAIRS):
+            looks = (*looks, (number, 1.0 if last else spent_s / BUDGET_S))
+            result = pairs.look(cases, looks, MIN_CHANGE)
+            if last or pairs.why_end(result, number) is not None:
+                return bool(CHANGED & set(result.verdicts))
+    raise AssertionError("the budget ends first")
 
 
 def simulated_runs(rig: Rig, trials: int) -> list[Line]:

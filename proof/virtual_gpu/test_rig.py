@@ -100,7 +100,7 @@ def test_tails_of_a_training_step_are_those_of_arithmetic():
     """
     held, lines = set(), []
     for _ in range(3):
-        lines = virtual.training_on(2, *virtual.LINKS[0])
+        lines = virtual.training_on(*virtual.LINKS[0])
         assert len(lines) == 6
         held |= {line.says for line in lines if line.outcome == HOLDS}
         if len(held) == 6:
