@@ -203,7 +203,7 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     if (reason := host.machine().backends_missing.get(backend)) is not None:
         pytest.skip(sentence(reason))
     cases = tuple(replace(case, backend=backend) for case in CASES)
-    job = Job(Launch(backend, 2, 1, cases), SETTINGS, turns=True)
+    job = Job(Launch(backend, 2, 1, cases), SETTINGS, in_turns_s=(0.05, 0.05))
     turn, starter = GrantedLate(), MpiLauncher(launcher) if backend == "mpi" else launcher
     ranks, took = starter.start(2, RANK, job, tmp_path / "log.txt"), []
     watching = run_launch(lambda: ranks, 60.0, sampled=lambda *line: took.append(line), turn=turn)

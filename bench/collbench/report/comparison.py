@@ -96,7 +96,7 @@ def terminal(result: Comparison) -> Blocks:
 
 
 def _body(result: Comparison) -> Blocks:
-    blocks = _tables(in_order(result.changes), ("A", "B") if result.in_turns else ("before", "after"))
+    blocks = _tables(in_order(result.changes), result.in_turns)
     blocks += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
         unpaired: Sequence[Unpaired] = getattr(result, name)
@@ -203,25 +203,33 @@ def _bounded(ratio: Interval) -> Interval:
     return Interval(ratio.value, ratio.value, ratio.value, IntervalKind.NONE) if spans else ratio
 
 
-def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
+def _tables(changes: Sequence[Change], turns: InTurns | None) -> Blocks:
     """Return one row per change: times, ratio with its interval, verdict. Common parts of names are above the table.
 
     A second table has the time over the reference, of cases that have one.
     """
     common, short = common_parts([parts_on_both_sides(change.case, change.other) for change in changes])
     rows = list(zip(short, changes, strict=True))
-    before, after = sides
+    before, after = ("A", "B") if turns else ("before", "after")
     columns: list[Column[tuple[str, Change]]] = [
         left("case", lambda row: row[0]),
         Column(before, lambda row: format_seconds(row[1].before.value)),
         Column(after, lambda row: format_seconds(row[1].after.value)),
-        Column(f"{after} / {before}", lambda row: with_interval(_bounded(row[1].ratio), _short)),
+        Column(f"{after} / {before}", lambda row: _ratio(row[1], turns)),
         left("", lambda row: _verdict(row[1])),
     ]
     exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
     explained = "Over the reference (less the reference, such as the same step without synchronisation):"
     blocks = [*([common] if common else []), *table(rows, columns)]
     return [*blocks, *below(explained, table(exposed, EXPOSED))]
+
+
+def _ratio(change: Change, turns: InTurns | None) -> str:
+    """Format the ratio of a change with its interval, or as a bound if there is no estimate of its size (`_size`)."""
+    ratio = change.ratio
+    if turns and change.verdict in {SLOWER, FASTER} and change.judgement.fresh is None:
+        return f"at least {_short(ratio.low)}" if ratio.value > 1 else f"at most {_short(ratio.high)}"
+    return with_interval(_bounded(ratio), _short)
 
 
 def _verdict(change: Change) -> str:
