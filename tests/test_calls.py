@@ -237,7 +237,7 @@ def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[
     problems = []
     for rank in ranks or sorted({0, world_size // 2, world_size - 1}):
         with fake_group(rank, world_size) as group:
-            # Cases that share their data follow each other: at 1024 ranks a reduced result takes a third of a second.
+            # Cases that share their data follow each other: making the data of many ranks takes long.
             for case in sorted(cases, key=lambda case: (case.dtype, case.reduce_op)):
                 try:
                     for turn, calls in enumerate(turns_of(case, group)):
@@ -248,7 +248,7 @@ def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[
     return {case.op for case in cases}, problems
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 5, 1024])
+@pytest.mark.parametrize("world_size", [1, 2, 5, 256])
 def test_every_operation_fits_the_table(world_size):
     called, problems = mismatches(world_size)
     assert not problems

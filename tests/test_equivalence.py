@@ -63,7 +63,7 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     # Trials that prove nothing: equal trainings as a control, an unstable training, and a training that does not move.
     useless = [replace(PLAIN, must="differ")]
     useless += [replace(PLAIN, ranks=ranks, alone=ranks) for ranks in (Training(lr_power=12), Training(lr_power=-12))]
-    proof = prove([*wrong, *useless], 2, 24, launcher)
+    proof = prove([*wrong, *useless], 2, 12, launcher)
     assert proof.failure is None
     judged = {result.trial.name: verdict(result) for result in proof.results[: len(wrong)]}
     assert {name: found for name, found in judged.items() if found != (False, "BROKEN")} == {}

@@ -72,7 +72,7 @@ DIGITS = re.compile(
 
 
 @pytest.mark.parametrize("op", OPERATIONS.values())
-def test_every_family_reads_every_operation(measured, op):
+def test_every_family_reads_every_operation_and_json_has_the_numbers_of_the_table(measured, op):
     text = report(measured, op)
     numbers = thirteen_numbers(text)
     assert set(numbers) == {*SIZES}
@@ -84,15 +84,11 @@ def test_every_family_reads_every_operation(measured, op):
     assert text.count("# Out of bounds values : 0 OK") == 1
     assert f"# Collective test starting: {TESTS[op]}_perf" in text
 
-
-@pytest.mark.parametrize("op", OPERATIONS.values())
-def test_json_has_the_numbers_of_the_table(measured, op):
-    columns = thirteen_numbers(report(measured, op))
     document = json.loads(report(measured, op, "nccl-tests-json"))
     assert document["args"][0] == f"{TESTS[op]}_perf" and document["out_of_bounds"] == {"count": 0, "okay": "true"}
     for result in document["results"]:
         for place, first in (("out_of_place", 0), ("in_place", 4)):
-            time, algbw, busbw, _ = columns[result["size"]][first : first + 4]
+            time, algbw, busbw, _ = numbers[result["size"]][first : first + 4]
             half, each = result[place], result[f"{place}_per_iter"]
             assert (half["time"], half["alg_bw"], half["bus_bw"], half["nwrong"]) == (
                 pytest.approx(time, abs=0.06), pytest.approx(algbw, abs=0.006), pytest.approx(busbw, abs=0.006), 0,

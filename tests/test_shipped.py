@@ -1,8 +1,6 @@
 """Files shipped with CollBench can be printed, and shells complete names."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -55,18 +53,11 @@ def test_pages_that_messages_name_exist(monkeypatch):
         ("collbench advise --model xl", {"xl-2025", "xl-2026"}),
     ],
 )
-def test_shells_complete_configurations_runs_and_verbs(cli, words, expected):
-    cli.config(name="my.yaml")
-    run = cli.folder / "results/20261128T000000Z-tiny"
+def test_shells_complete_configurations_runs_and_verbs(warm, monkeypatch, words, expected):
+    warm.config(name="my.yaml")
+    run = warm.folder / "results/20261128T000000Z-tiny"
     run.mkdir(parents=True)
     (run / "manifest.json").write_text("{}")
-    environment = cli.environment | {
-        "_COLLBENCH_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    command = [sys.executable, "-m", "collbench"]
-    done = subprocess.run(
-        command, cwd=cli.folder, env=environment | {"PYTHONPATH": str(ROOT / "bench")}, capture_output=True, text=True
-    )
-    assert set(done.stdout.split()) == expected, done.stderr
+    for name, value in (("COLLBENCH_COMPLETE", "complete_bash"), ("WORDS", words), ("CWORD", len(words.split()) - 1)):
+        monkeypatch.setenv(f"_{name}" if "COLL" in name else f"COMP_{name}", str(value))
+    assert set(warm().stdout.split()) == expected

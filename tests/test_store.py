@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.model.errors import StoreError
@@ -55,6 +55,7 @@ def test_a_run_is_read_as_it_was_written(run):
     assert (run / "config.yaml").read_bytes() == b"name: t\n"
 
 
+@settings(max_examples=25)
 @given(
     st.integers(1, 4).flatmap(
         lambda n: st.lists(st.lists(st.integers(0, 2**50), min_size=n, max_size=n), min_size=1, max_size=9)
