@@ -70,11 +70,9 @@ def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
     """The host stalls once for 8 ms; each iteration occupies the stream before its calls, and the host waits for it."""
     device = SimulatedDevice()
     calls = iter([5 * US] * 10 + [8_000 * US] + [5 * US] * 60)
-    timer = CaseTimer(
-        Calls(lambda: device.call(RUNS_NS, next(calls))()), case(), rest, rest, device, device.aligned_at(0)
-    )
-    stream = timer._stream
-    prepare = lambda most: [timer._workload.call]  # noqa: E731
+    call = lambda: device.call(RUNS_NS, next(calls))()  # noqa: E731
+    prepare = lambda most: [call]  # noqa: E731
+    stream = CaseTimer(Calls(call), case(), rest, rest, device, device.aligned_at(0))._stream
     stream.make_events(60)
     timed = stream.timed(prepare, 12, rest, rest)
     assert timed.late == [False] * 10 + [True, False]

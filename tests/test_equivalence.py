@@ -111,9 +111,7 @@ def test_an_obstacle_is_reported_in_one_line(warm, monkeypatch):
     monkeypatch.setattr(host, "torch_build", lambda: None)
     done = warm("equivalence")
     assert (done.returncode, done.stdout) == (3, "")
-    assert (
-        done.stderr == "error: equivalence: torch is not installed: pip install torch, or make install in a checkout\n"
-    )
+    assert done.stderr.startswith("error: equivalence: torch is not installed: pip install torch, or make install")
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -137,13 +135,10 @@ def test_the_limit_of_each_verdict(must, dtype, apart, held):
     assert Proof(2, 12, (result,)).holds is (held is not False)
 
 
-def test_ranks_must_hold_the_same_bits():
+def test_ranks_must_hold_the_same_bits_and_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
     result = TrialResult(Trial("trial", "equal", alone=None), 1e-16, FALLING)
     assert verdict(result) == (False, "BROKEN")
     assert "0 (same bits)" in written(report.tables(Proof(2, 12, (result,))))
-
-
-def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
     assert Proof(2, 12, (TrialResult(PLAIN, untried="not tried: needs two GPUs"),)).holds
     for trial in (PLAIN, replace(PLAIN, must="shown")):
         assert verdict(TrialResult(trial))[1].startswith("NOT MEASURED")
@@ -153,11 +148,8 @@ def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
 
 def test_a_loss_falls_or_not():
     assert fell(FALLING)
-    assert not fell(FALLING[::-1])
-    assert not fell((1.0,) * 12)
-    assert not fell((1.0, 1.5, 0.5)), "unstable"
-    assert not fell((*FALLING, float("nan")))
-    assert not fell((1.0,))
+    for other in (FALLING[::-1], (1.0,) * 12, (1.0, 1.5, 0.5), (*FALLING, float("nan")), (1.0,)):
+        assert not fell(other)
 
 
 def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():

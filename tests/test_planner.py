@@ -152,15 +152,12 @@ def test_a_curve_needs_two_sizes():
 
 
 # ── ready times ──────────────────────────────────────────────────────────────────────────────────
-def test_readiness_may_differ_from_registration():
+def test_readiness_may_differ_from_registration_and_needs_times():
     ready_times = ReadyTimes.of([10, 20, 0, 40], [0.3, 0.1, 0.0, 0.3])
     assert ready_times == ReadyTimes((20, 40, 10), (0.1, 0.3, 0.3), (1, 3, 0))
-
-
-@pytest.mark.parametrize("times", [[], [float("nan")]])
-def test_a_profile_needs_times(times):
-    with pytest.raises(BenchError):
-        ReadyTimes.of([4] * len(times), times)
+    for times in ([], [float("nan")]):
+        with pytest.raises(BenchError):
+            ReadyTimes.of([4] * len(times), times)
 
 
 def test_by_sizes_is_backward_by_flops():

@@ -69,22 +69,16 @@ def test_settings_of_a_strategy_have_the_path_of_the_file():
     assert problems[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
 
 
-@pytest.mark.parametrize(
-    ("written", "key", "name"),
-    [
+def test_usual_other_names_and_parts_of_names_are_recognised():
+    for written, key, name in (
         ("fp32", "dtypes", "float32"),
         ("allreduce", "operations", "all_reduce"),
         ("reduce-scatter", "operations", "reduce_scatter"),
         ("NCCL", "backends", "nccl"),
         ("mean", "reduce_ops", "avg"),
         ("latency", "metrics", "isolated"),
-    ],
-)
-def test_usual_other_names_are_recognised(written, key, name):
-    assert near(written, config_names(key)) == [name]
-
-
-def test_a_part_of_a_name_suggests_all_names_that_begin_with_it():
+    ):
+        assert near(written, config_names(key)) == [name]
     assert near("xl", ("tiny", "xl-2025", "xl-2026")) == ["xl-2025", "xl-2026"]
 
 

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from collbench.__main__ import main
 from collbench.cli.shipped import PAGES
 from collbench.model import pages
 from conftest import ROOT
@@ -53,11 +54,15 @@ def test_pages_that_messages_name_exist(monkeypatch):
         ("collbench advise --model xl", {"xl-2025", "xl-2026"}),
     ],
 )
-def test_shells_complete_configurations_runs_and_verbs(warm, monkeypatch, words, expected):
-    warm.config(name="my.yaml")
-    run = warm.folder / "results/20261128T000000Z-tiny"
+def test_shells_complete_configurations_runs_and_verbs(tmp_path, monkeypatch, capsys, words, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").touch()
+    run = Path("results/20261128T000000Z-tiny")
     run.mkdir(parents=True)
     (run / "manifest.json").write_text("{}")
-    for name, value in (("COLLBENCH_COMPLETE", "complete_bash"), ("WORDS", words), ("CWORD", len(words.split()) - 1)):
-        monkeypatch.setenv(f"_{name}" if "COLL" in name else f"COMP_{name}", str(value))
-    assert set(warm().stdout.split()) == expected
+    monkeypatch.setenv("_COLLBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == expected
