@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from collbench.catalog import registry
-from collbench.cli.app import VERBS
 from collbench.packages.replay.importers.recordings import PlainData
 from collbench.rank.group import PlainUnpickler
 from conftest import ROOT
@@ -117,6 +116,7 @@ IMPORTS = {module: imported(tree) for module, tree in TREES.items()}
 
 
 def test_imports_keep_the_law():
+    assert {room_of(module) for module in FILES} == set(MAY_IMPORT)
     broken = []
     for module, tree in TREES.items():
         room = room_of(module)
@@ -149,16 +149,6 @@ def test_the_core_names_no_operation_and_no_option_of_a_package():
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert named == []
-
-
-def test_the_law_has_one_direction():
-    assert {room_of(module) for module in FILES} == set(MAY_IMPORT)
-    floors: dict[str, int] = {}
-    rooms = {room: allowed for room, allowed in MAY_IMPORT.items() if room}
-    while len(floors) < len(rooms):
-        above = [room for room, allowed in rooms.items() if room not in floors and allowed <= set(floors)]
-        assert above, f"a circle among {set(rooms) - set(floors)}"
-        floors |= dict.fromkeys(above, max(floors.values(), default=-1) + 1)
 
 
 def test_no_import_cycle():
@@ -234,11 +224,6 @@ def test_the_environment_is_read_in_one_place():
     assert reads <= {"collbench.machine.environment", "collbench.launch.mpirun_placeholder"}
 
 
-def test_every_module_says_what_it_is_for():
-    assert [module for module, tree in TREES.items() if not ast.get_docstring(tree)] == []
-    assert not {module.rpartition(".")[2] for module in FILES} & {"utils", "common", "helpers", "misc"}
-
-
 def test_nothing_is_unpickled_but_plain_data():
     """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
     users = {module for module, names in IMPORTS.items() if names & {"pickle", "marshal", "shelve", "dill"}}
@@ -246,17 +231,3 @@ def test_nothing_is_unpickled_but_plain_data():
     for reader in (PlainData, PlainUnpickler):
         with pytest.raises(pickle.UnpicklingError):
             reader(io.BytesIO(pickle.dumps(Path))).load()
-
-
-def test_no_two_classes_share_a_name():
-    places: dict[str, list[str]] = {}
-    for module, tree in TREES.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(module)
-    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
-
-
-def test_no_verb_imports_another_verb():
-    verbs = {"collbench." + verb.function.partition(":")[0] for verb in VERBS.values()}
-    assert {module: both for module in verbs if (both := (IMPORTS[module] & verbs) - {module})} == {}

@@ -5,7 +5,6 @@ and move no data. A recorder takes the calls in torch's place. The table is a se
 `rank/collectives.py`, written in bytes, so that a mistake there is noticed.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from collbench.model.records import Case, Settings
 from collbench.planning.cases import combinations
 from collbench.planning.footprint import buffer_bytes
 from collbench.rank import timing
-from collbench.rank.collectives import COLLECTIVES, Subgroup
+from collbench.rank.collectives import Subgroup
 from collbench.rank.device import Host
 from collbench.rank.process_group import TorchGroup
 from collbench.rank.rounds import workload_of
@@ -270,34 +269,3 @@ def test_every_operation_fits_the_table(world_size):
 def test_variants_fit_too(variant):
     called, problems = mismatches(16, "sizes=[4KiB]", *variant, ranks=[7])
     assert called and not problems
-
-
-def wrong_transfer(op: str, **changes):
-    """Return an operation with a wrong field in its transfer."""
-    right = COLLECTIVES[op].transfer
-    wrong = lambda m, case, length, turn: dataclasses.replace(right(m, case, length, turn), **changes)  # noqa: E731
-    return COLLECTIVES[op]._replace(transfer=wrong)
-
-
-def in_the_world():
-    """Return an all-reduce of all ranks in place of the ranks of a subgroup."""
-    right = COLLECTIVES["all_reduce"]
-    arguments = lambda s: s._replace(subgroup=dataclasses.replace(s.subgroup, handle=None))  # noqa: E731
-    return right._replace(call=lambda s: right.call(arguments(s)))
-
-
-# Mistake → the operation, the function that makes its replacement, and the expected message.
-MISTAKES = {
-    "too little": ("all_reduce", lambda: wrong_transfer("all_reduce", sends=(0, 8), receives=(0, 8)), "[32] B"),
-    "wrong partner": ("sendrecv_ring", lambda: wrong_transfer("sendrecv_ring", to=0), "names rank 0, not 3"),
-    "wrong group": ("all_reduce", in_the_world, "a group of 4 ranks, not of 2"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_noticed(mistake, monkeypatch):
-    op, wrong, message = MISTAKES[mistake]
-    monkeypatch.setitem(COLLECTIVES, op, wrong())
-    groups = ["groups=['strided:2']"] if mistake == "wrong group" else []
-    _, (problem,) = mismatches(4, f"operations=[{op}]", "sizes=[4KiB]", *groups, ranks=[2])
-    assert message in problem

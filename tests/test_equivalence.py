@@ -13,7 +13,7 @@ from collbench.machine import host
 from collbench.packages.training.catalog.equivalence import TRIALS, Proof, Training, Trial, TrialResult, fell, verdict
 from collbench.packages.training.cli import equivalence
 from collbench.packages.training.cli.equivalence import prove
-from collbench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
+from collbench.packages.training.rank.equivalence import difference
 from collbench.packages.training.report import equivalence as report
 from collbench.report.markdown import written
 
@@ -158,15 +158,6 @@ def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():
     assert difference([torch.tensor([1e-30, 5.0]), torch.tensor([0.5])], reference) == 0.25
     assert difference([torch.tensor([1e-30, 4.0]), torch.tensor([1.0])], reference) == 1.0
     assert torch.tensor(difference([torch.tensor([float("nan"), 4.0]), torch.tensor([0.5])], reference)).isnan()
-
-
-# ── examples ─────────────────────────────────────────────────────────────────────────────────────
-def test_shares_are_equal_and_epochs_whole_and_names_distinct():
-    for ranks in (2, 3, 4):
-        assert BATCH % (2 * ranks) == 0 and EXAMPLES % (BATCH * ranks) == 0
-    keys = [(trial.name, trial.dtype) for trial in TRIALS]
-    assert len(set(keys)) == len(keys) and all(trial.topic for trial in TRIALS)
-    assert {trial.must for trial in TRIALS} == {"equal", "differ", "shown"}
 
 
 # ── what a sampler gives each rank ───────────────────────────────────────────────────────────────

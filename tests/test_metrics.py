@@ -11,8 +11,7 @@ import pytest
 
 from collbench.config.models import parse
 from collbench.machine import host
-from collbench.model.records import Case, Machine
-from collbench.planning.footprint import calls_between_refills, pool_slots
+from collbench.model.records import Machine
 from collbench.planning.plan import expand
 from collbench.report.labels import label, title, variety
 
@@ -28,6 +27,7 @@ sampling: {warmup: 2, warmup_seconds: 0, iterations: 10}
 timeout: 10s
 seed: 1
 """
+PAIRS = BASE.replace("all_reduce", "pairwise")
 
 
 def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorter_than_a_call(warm):
@@ -45,37 +45,29 @@ def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorte
         assert all(0 < floor < np.median(isolated.timed.duration_ns) for floor in isolated.usage.floor_ns)
 
 
-def test_a_pipeline_never_needs_a_refill_in_between():
-    for dtype in ("float32", "bfloat16", "int8"):
-        case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
-        assert pool_slots(case, 0) * calls_between_refills(case) >= 20
-
-
-def test_a_wrong_element_in_a_pipeline_is_caught(warm):
-    fault = "faults=[{do: corrupt, rank: 1, iteration: 30}]"
-    done = warm("run", warm.config(BASE), "--no-plots", "--set", "metrics=[pipelined]", "--set", fault)
+@pytest.mark.parametrize(
+    ("base", "sets", "rank", "words"),
+    [
+        (BASE, ["metrics=[pipelined]", "faults=[{do: corrupt, rank: 1, iteration: 30}]"], None, ""),
+        (PAIRS, ["world_sizes=[4]", "faults=[{do: corrupt, rank: 2, iteration: 1}]"], 2, "of rank 0's data"),
+    ],
+    ids=["in a pipeline", "between a pair"],
+)
+def test_a_wrong_element_is_caught_and_the_receiver_in_a_pair_named(warm, base, sets, rank, words):
+    done = warm("run", warm.config(base), "--no-plots", *(part for text in sets for part in ("--set", text)))
     assert done.returncode == 1
-    assert warm.only_run().samples[0].failure.kind == "wrong"
+    (samples,) = warm.only_run().samples
+    assert samples.failure.kind == "wrong" and words in samples.failure.text
+    assert rank in {None, samples.failure.rank}
 
 
 def test_pairs_are_measured_round_by_round(warm):
-    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[3]").replace("10}", "12}"))
-    done = warm("run", config, "--no-plots")
+    done = warm("run", warm.config(PAIRS), "--no-plots", "--set", "world_sizes=[3]", "--set", "sampling.iterations=12")
     assert done.returncode == 0, done.stderr
     (samples,) = warm.only_run().samples
     assert samples.timed.duration_ns.shape == (12, 3)
     # one rank rests in each round, and takes almost no time
     assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
-
-
-def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
-    fault = "faults=[{do: corrupt, rank: 2, iteration: 1}]"
-    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[4]"))
-    done = warm("run", config, "--no-plots", "--set", fault)
-    assert done.returncode == 1
-    (samples,) = warm.only_run().samples
-    assert (samples.failure.kind, samples.failure.rank) == ("wrong", 2)
-    assert "of rank 0's data" in samples.failure.text
 
 
 def test_other_buffers_and_real_time_are_cases_of_their_own(warm):

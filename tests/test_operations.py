@@ -137,18 +137,15 @@ def test_sizes_that_divide_badly(launcher):
     assert_right(launcher, cases)
 
 
-def test_bus_bandwidth_equals_nccl_tests():
+def test_bus_bandwidth_equals_nccl_tests_and_groups_count_only_their_own_ranks():
     for op, factor in {"all_reduce": 1.5, "all_gather": 0.75, "broadcast": 1, "sendrecv_ring": 1}.items():
         assert busbw(Case(op, "gloo", 4, "float32", 4000), 1e-6) == pytest.approx(4e9 * factor)
-
-
-def test_groups_count_only_their_own_ranks():
+    assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
     case = Case("all_reduce", "gloo", 8, "float32", 4000, groups=subgroups.parse("strided:2:serial"))
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
     uneven = dataclasses.replace(case, op="all_to_all", splits=splits.parse("zipf:1.2"))
     assert cycle(uneven) == 4 and first(ANYWHERE, Facts(uneven)) is None
-    assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
 
 
 def test_no_operation_needs_more_than_its_buffers():

@@ -118,18 +118,15 @@ def test_missing_and_damaged_files_are_named(run, name):
             folders.read(run)
 
 
-def test_a_reason_of_another_version_is_refused(run):
+def test_reasons_are_read_as_they_were_written_and_those_of_another_version_are_refused(run):
+    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
+    state = AbState(0.05, 60.0, False, "3", 1, why)
+    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
     path = run / "plan.json"
     path.write_text(path.read_text().replace('"low-capability"', '"no-mood"'))
     with pytest.raises(StoreError, match=r"plan\.json: .*'no-mood': CollBench has no notice of this kind") as caught:
         folders.read(run)
     assert "\n" not in str(caught.value)
-
-
-def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
-    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
-    state = AbState(0.05, 60.0, False, "3", 1, why)
-    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
 
 
 def test_a_newer_schema_and_a_folder_that_is_no_run_are_refused(run, tmp_path):
@@ -197,17 +194,14 @@ def test_a_full_disk_tears_nothing(small_disk):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(("op", "own"), [("all_reduce", {"operation": "replay"}), ("training_step", {"operation": ""})])
-def test_a_plan_whose_settings_are_of_another_operation_is_refused(op, own):
+def test_settings_and_options_of_another_operation_are_refused():
     plan = Plan("p", (), (), 1, Settings(SAMPLING, 1, 60.0, 0))
     written = encoding.plan_to_json(plan)
     assert encoding.plan_from_json(written) == plan
-    written["settings"]["own"] = {op: own}
-    with pytest.raises(ValueError, match=f"settings.own: '{op}' does not have these settings"):
-        encoding.plan_from_json(written)
-
-
-def test_a_case_with_options_of_another_operation_is_refused():
+    for op, other in (("all_reduce", "replay"), ("training_step", "")):
+        written["settings"]["own"] = {op: {"operation": other}}
+        with pytest.raises(ValueError, match=f"settings.own: '{op}' does not have these settings"):
+            encoding.plan_from_json(written)
     data = json.loads(line())
     data["case"]["own"] = {"operation": "training_step", "model": "os:system"}
     with pytest.raises(ValueError, match="own: options of training_step in a case of all_reduce"):
