@@ -80,6 +80,13 @@ class CommandLine:
         out, err = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def measure(self, config: str, *sets: str, code: int = 0) -> Run:
+        """Run a configuration with these settings, without pictures; return the run, whose exit code must be this."""
+        settings = [word for text in sets for word in ("--set", text)]
+        done = self("run", self.config(config), "--no-plots", *settings)
+        assert done.returncode == code, done.stdout + done.stderr
+        return folders.read(max(self.runs(), key=lambda path: path.stat().st_ctime_ns))
+
     def runs(self) -> list[Path]:
         return list(folders.runs(self.folder / "results"))
 

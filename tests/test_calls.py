@@ -199,24 +199,16 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
     m = Member(case.size_bytes, case.size_bytes // subgroup.size, n, subgroup.rank, case.root)
     resting = subgroup.subgroups > 1 and turn != subgroup.number
     wanted = [] if resting else EXPECTED[case.op](m, turn)
-    if [call.name for call in calls] != [call.name for call in wanted]:
-        return f"torch is called with {[call.name for call in calls]}, not with {[call.name for call in wanted]}"
-    for want, got in zip(wanted, calls, strict=True):
-        if got.ranks != n:
-            return f"{got.name} goes to a group of {got.ranks} ranks, not of {n}"
-        if got.peer != want.peer:
-            return f"{got.name} names rank {got.peer}, not {want.peer}"
-        for tensors, sizes in ((got.sent, want.sent), (got.received, want.received)):
-            if [stop - start for start, stop in tensors] != sizes:
-                return f"{got.name} has tensors of {[stop - start for start, stop in tensors]} B, not of {sizes}"
-        parts = got.sent_parts
-        if case.op != "all_to_all_uneven":
-            if parts or got.received_parts:
-                return f"{got.name} has parts of different sizes where all are equal"
-        elif parts != got.received_parts or len(parts) != n or sum(parts) * DTYPES[case.dtype].itemsize != m.size:
-            return f"{got.name} sends parts {parts} and receives parts {got.received_parts}"
-        elif n > 1 and min(parts) != 0:
-            return f"{got.name} has no empty part"
+    sizes = lambda tensors: [stop - start for start, stop in tensors]  # noqa: E731
+    got = [Expected(call.name, sizes(call.sent), sizes(call.received), call.peer) for call in calls]
+    if got != wanted or any(call.ranks != n for call in calls):
+        return f"torch is called with {got} in groups of {[call.ranks for call in calls]}, not with {wanted} in {n}"
+    for call in calls:
+        parts, uneven = call.sent_parts, case.op == "all_to_all_uneven"
+        if parts != call.received_parts or bool(parts) is not uneven:
+            return f"{call.name} sends parts {parts} and receives parts {call.received_parts}"
+        if uneven and (len(parts) != n or sum(parts) * DTYPES[case.dtype].itemsize != m.size or (min(parts) and n > 1)):
+            return f"{call.name} sends parts {parts}"
     # All tensors together take the memory that was planned; a rank that is not the root, or only sends, takes less.
     held = end = 0
     for start, stop in sorted(span for call in calls for span in (*call.sent, *call.received)):

@@ -163,19 +163,19 @@ def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     assert {"report.md", "report.html", "summary.csv", "plots"} <= {path.name for path in folder.iterdir()}
     assert (folder / "plots/time.png").is_file() and "](plots/time.png)" in (folder / "report.md").read_text()
     (folder / "report.md").unlink()
-    assert warm("report", "here/mine").returncode == 0 and (folder / "report.md").is_file()
+    assert warm("report", "here/mine", "--no-plots").returncode == 0 and (folder / "report.md").is_file()
     one_line(warm("run", config, "--output", "here/mine"), 2, "here/mine", "not empty")
     samples = folder / folders.SAMPLES
     first, _ = samples.read_bytes().splitlines(keepends=True)
     samples.write_bytes(first)
-    assert "\nINCOMPLETE: 1 of 2" in warm("report", "here/mine").stdout
+    assert "\nINCOMPLETE: 1 of 2" in warm("report", "here/mine", "--no-plots").stdout
     done = warm("resume", "here/mine", "--quiet", "--no-plots")
     assert done.returncode == 0 and done.stdout.count("\n") == 1 and "INCOMPLETE" not in done.stdout
     assert len(folders.read(folder).samples) == 2
     # A copy is not the folder that --output named.
     shutil.copytree(folder, warm.folder / "copy")
     (warm.folder / "copy/report.md").unlink()
-    assert warm("report", "copy").returncode == 0 and not (warm.folder / "copy/report.md").exists()
+    assert warm("report", "copy", "--no-plots").returncode == 0 and not (warm.folder / "copy/report.md").exists()
 
 
 def test_two_runs_are_compared(example):

@@ -9,15 +9,13 @@ import psutil
 import pytest
 
 from collbench.store import folders
-from conftest import ROOT, CommandLine
+from conftest import ROOT, TINY, CommandLine
 
 
 @pytest.mark.parametrize(("buffers", "iteration"), [("rotate", 0), ("rotate", 5), ("hot", 5)])
 def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iteration):
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
-    done = warm("run", warm.config(), "--no-plots", "--set", fault, "--set", f"buffers={buffers}")
-    assert done.returncode == 1
-    by_size = {s.case.size_bytes: s for s in warm.only_run().samples}
+    by_size = {s.case.size_bytes: s for s in warm.measure(TINY, fault, f"buffers={buffers}", code=1).samples}
     failure = by_size[4096].failure
     assert failure.kind == "wrong"
     # in one hot buffer, the next call carries the wrong element to every rank: then no rank is named
@@ -35,14 +33,14 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
 def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm, placement, iteration, text):
     """bfloat16 holds two sums in place, so only first and last call are checked; out of place, all are."""
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
-    sampling = "sampling={iterations: 8, warmup: 0, warmup_seconds: 0}"
     op = "operations=[all_reduce]" if placement == "in" else "operations=[reduce_scatter]"
-    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", fault, sampling]
-    done = warm("run", warm.config(), "--no-plots", *(word for text in sets for word in ("--set", text)))
-    failures = {s.case.size_bytes: s.failure for s in warm.only_run().samples}
+    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", "sampling.warmup=0", fault]
+    run = warm.measure(TINY, *sets, code=int(text is not None))
+    failures = {s.case.size_bytes: s.failure for s in run.samples}
     assert failures[65536] is None
     if text is None:
-        assert failures[4096] is None and "results of separate calls were verified" in done.stdout, done.stdout
+        report = (run.path / "report.md").read_text()
+        assert failures[4096] is None and "results of separate calls were verified" in report
     else:
         assert text in failures[4096].text and failures[4096].rank == 1
 
@@ -97,9 +95,7 @@ def assert_nothing_left(cli, seconds: float = 30.0) -> None:
 
 def test_variables_reach_the_ranks_and_only_them(warm):
     sets = ["env={GLOO_LOG_LEVEL: [WARN, ERROR]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
-    done = warm("run", warm.config(), "--no-plots", *[part for text in sets for part in ("--set", text)])
-    assert done.returncode == 0, done.stderr
-    run = warm.only_run()
+    run = warm.measure(TINY, *sets)
     assert len(run.samples) == 2 * 2 * 2
     for launch in run.environment[0]["launches"]:
         assert launch["ranks"][0]["variables"]["GLOO_LOG_LEVEL"] in {"WARN", "ERROR"}

@@ -31,15 +31,11 @@ PAIRS = BASE.replace("all_reduce", "pairwise")
 
 
 def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorter_than_a_call(warm):
-    sets = ("--set", "metrics=[isolated, pipelined]", "--set", "dtypes=[float32, bfloat16]")
-    done = warm("run", warm.config(BASE), "--no-plots", *sets)
-    assert done.returncode == 0, done.stderr
-    samples = warm.only_run().samples
-    assert {(s.case.metric, s.case.depth, s.timed.calls) for s in samples} == {
-        ("isolated", 1, 1),
-        ("pipelined", 20, 20),
-    }
-    assert "pipelined (20 back to back)" in done.stdout
+    run = warm.measure(BASE, "metrics=[isolated, pipelined]", "dtypes=[float32, bfloat16]")
+    samples = run.samples
+    made = {(s.case.metric, s.case.depth, s.timed.calls) for s in samples}
+    assert made == {("isolated", 1, 1), ("pipelined", 20, 20)}
+    assert "pipelined (20 back to back)" in (run.path / "report.md").read_text()
     assert len({s.case.key for s in samples}) == 4
     for isolated in (s for s in samples if s.case.depth == 1):
         assert all(0 < floor < np.median(isolated.timed.duration_ns) for floor in isolated.usage.floor_ns)
@@ -54,17 +50,13 @@ def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorte
     ids=["in a pipeline", "between a pair"],
 )
 def test_a_wrong_element_is_caught_and_the_receiver_in_a_pair_named(warm, base, sets, rank, words):
-    done = warm("run", warm.config(base), "--no-plots", *(part for text in sets for part in ("--set", text)))
-    assert done.returncode == 1
-    (samples,) = warm.only_run().samples
+    (samples,) = warm.measure(base, *sets, code=1).samples
     assert samples.failure.kind == "wrong" and words in samples.failure.text
     assert rank in {None, samples.failure.rank}
 
 
 def test_pairs_are_measured_round_by_round(warm):
-    done = warm("run", warm.config(PAIRS), "--no-plots", "--set", "world_sizes=[3]", "--set", "sampling.iterations=12")
-    assert done.returncode == 0, done.stderr
-    (samples,) = warm.only_run().samples
+    (samples,) = warm.measure(PAIRS, "world_sizes=[3]", "sampling.iterations=12").samples
     assert samples.timed.duration_ns.shape == (12, 3)
     # one rank rests in each round, and takes almost no time
     assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
@@ -72,11 +64,8 @@ def test_pairs_are_measured_round_by_round(warm):
 
 def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
     settings = ["buffers=flush", "scheduling=rr" if host.unsupported_realtime() is None else "buffers=hot"]
-    for setting in settings:
-        done = warm("run", warm.config(BASE), "--no-plots", "--set", setting)
-        assert done.returncode == 0, done.stderr
-    runs = {next(text for text in settings if text in (run / "summary.csv").read_text()): run for run in warm.runs()}
-    assert {*runs} == {*settings}
+    runs = {setting: warm.measure(BASE, setting).path for setting in settings}
+    assert all(setting in (run / "summary.csv").read_text() for setting, run in runs.items())
     compared = warm("compare", *map(str, runs.values()))
     assert compared.returncode == 3
     assert "no measured case in common" in compared.stderr
@@ -125,8 +114,7 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
 
 
 def test_a_late_rank_is_named_by_the_command_line(warm):
-    sets = ("--set", "faults=[{do: late, rank: 1, delay: 20ms}]", "--set", "sampling.iterations=40")
-    assert warm("run", warm.config(BASE), "--no-plots", *sets).returncode == 0
+    warm.measure(BASE, "faults=[{do: late, rank: 1, delay: 20ms}]", "sampling.iterations=40")
     done = warm("diagnose")
     assert done.returncode == 0
     assert "rank 1 of 2 on gloo is late" in done.stdout

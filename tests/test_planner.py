@@ -135,18 +135,12 @@ def test_a_curve_never_falls_and_lies_above_its_floors(cost):
         assert alpha >= 0 and np.all(alpha + beta * sizes <= times * (1 + 1e-9) + 1e-12)
 
 
-def test_a_measured_curve_goes_through_its_points_and_on():
+def test_a_measured_curve_goes_through_its_points_and_on_and_a_falling_one_is_levelled():
     cost = AllReduceCost.through([4000, 1000, 2000], [5e-3, 2e-3, 3e-3])
     assert cost(np.array([0.0, 1000, 1500, 4000, 5000])) == pytest.approx([1e-3, 2e-3, 2.5e-3, 5e-3, 6e-3])
-
-
-def test_a_falling_curve_is_levelled():
     cost = AllReduceCost.through([1000, 2000, 4000], [1e-3, 4e-3, 1e-3])
     assert cost(np.array([1000.0, 2000, 4000])) == pytest.approx([1e-3, 2e-3, 2e-3])
     assert cost(np.array([8000.0]))[0] > 2e-3  # a level line gives no rate for larger sizes
-
-
-def test_a_curve_needs_two_sizes():
     with pytest.raises(BenchError, match="two sizes"):
         AllReduceCost.through([1000], [1.0])
 

@@ -106,8 +106,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
 
 def test_uneven_calls_are_measured_and_drawn_and_a_wrong_element_is_noticed(warm):
     fault = "faults=[{do: corrupt, rank: 1, iteration: 4, size: 60KiB}]"
-    assert warm("run", warm.config(SKEWED), "--no-plots", "--set", fault).returncode == 1
-    run = warm.only_run()
+    run = warm.measure(SKEWED, fault, code=1)
     assert {str(s.case.splits).partition(":")[0] for s in run.samples} == {"None", "zipf", "lognormal", "hot", "rows"}
     assert {"None", "zipf:1.2", "lognormal:1"} <= {str(s.case.splits) for s in run.samples if s.failure}
     (figure,) = pictures.split_matrices(run, analyze(run))

@@ -13,7 +13,7 @@ from collbench.machine import host
 from collbench.model.errors import ConfigError, StoreError
 from collbench.planning import plan as planning
 from collbench.store import folders
-from conftest import ROOT
+from conftest import ROOT, TINY
 from test_ab import assert_ended, kept
 
 OWN_MODEL = """
@@ -196,9 +196,7 @@ def test_which_settings_leave_loopback(name, value, leaves):
 
 
 def test_a_resumed_run_that_leaves_loopback_is_confirmed(warm):
-    setting = ("--set", "env={NCCL_SOCKET_IFNAME: [eth9]}")  # read by NCCL, which is not measured
-    assert warm("run", warm.config(), *setting, "--no-plots").returncode == 0
-    (path,) = warm.runs()
+    path = warm.measure(TINY, "env={NCCL_SOCKET_IFNAME: [eth9]}").path  # read by NCCL, which is not measured
     one_line(warm("resume", path.name, "--no-plots"), "NCCL_SOCKET_IFNAME=eth9, which may open ports", "--trust")
     assert warm("resume", path.name, "--trust", "--no-plots").returncode == 0
 
