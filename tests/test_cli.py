@@ -50,16 +50,17 @@ LIGHT = ["--help", "plan tiny.yaml", "list", "list operations", "list backends",
 
 
 LIGHT = ["", "plan tiny.yaml", "list", "list operations", "list backends", "list models"]
+ON_RUNS = ["report before --no-plots", "diagnose before", "compare before before --format line"]
 
 
-def test_light_verbs_load_nothing_heavy_and_a_report_loads_no_torch(cli):
+def test_light_verbs_load_nothing_heavy_and_verbs_on_runs_load_no_torch(cli):
     cli.config()
     shutil.copytree(ROOT / "docs/example/before", cli.folder / "before")
     code = f"""if True:
         import sys
         from collbench.__main__ import main
         for verbs, heavy in (({LIGHT}, {{'torch', 'pandas', 'matplotlib', 'scipy'}}),
-                             (['report before --no-plots'], {{'torch', 'matplotlib'}})):
+                             ({ON_RUNS}, {{'torch', 'matplotlib'}})):
             for verb in verbs:
                 print('verb', verb)
                 assert main(verb.split()) == 0
