@@ -63,9 +63,13 @@ def test_pairs_are_measured_round_by_round(warm):
 
 
 def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
-    settings = ["buffers=flush", "scheduling=rr" if host.unsupported_realtime() is None else "buffers=hot"]
-    runs = {setting: warm.measure(BASE, setting).path for setting in settings}
+    fault = "faults=[{do: corrupt, rank: 1, iteration: 5, size: 4KiB}]"
+    flushed = warm.measure(BASE, "buffers=flush", "sizes=[4KiB, 1KiB]", fault, code=1)
+    other = "scheduling=rr" if host.unsupported_realtime() is None else "buffers=hot"
+    runs = {"buffers=flush": flushed.path, other: warm.measure(BASE, other).path}
     assert all(setting in (run / "summary.csv").read_text() for setting, run in runs.items())
+    failures = {samples.case.size_bytes: samples.failure for samples in flushed.samples}
+    assert failures[1024] is None and failures[4096].kind == "wrong" and "after" in failures[4096].text
     compared = warm("compare", *map(str, runs.values()))
     assert compared.returncode == 3
     assert "no measured case in common" in compared.stderr
