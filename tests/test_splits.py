@@ -13,7 +13,7 @@ from collbench.model.errors import ConfigError
 from collbench.model.records import Case, Machine
 from collbench.planning.plan import expand
 from collbench.report.notices import sentence
-from collbench.report.plots import operations as pictures
+from collbench.report.plots import PICTURES
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 SKEWED = """
@@ -108,7 +108,9 @@ def test_uneven_calls_are_measured_and_drawn_and_a_wrong_element_is_noticed(warm
     fault = "faults=[{do: corrupt, rank: 1, iteration: 4, size: 60KiB}]"
     run = warm.measure(SKEWED, fault, code=1)
     assert {str(s.case.splits).partition(":")[0] for s in run.samples} == {"None", "zipf", "lognormal", "hot", "rows"}
-    assert {"None", "zipf:1.2", "lognormal:1"} <= {str(s.case.splits) for s in run.samples if s.failure}
-    (figure,) = pictures.split_matrices(run, analyze(run))
+    failed = [s.case for s in run.samples if s.failure]
+    assert {"None", "zipf:1.2", "lognormal:1"} <= {str(case.splits) for case in failed}
+    assert all(case.size_bytes > 1024 for case in failed)
+    (figure,) = next(kind for kind in PICTURES if kind.name == "splits").drawn_by(run, analyze(run))
     titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
     assert len(titles) == 4 and all("the busiest" in title for title in titles)
