@@ -15,7 +15,7 @@ from collbench.model.notices import kind_named
 from collbench.model.records import Case
 from conftest import invented_run, samples, sentences_of_run
 
-CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
+RUN = invented_run([samples(Case("all_reduce", "gloo", 4, "float32", 4096), 1, [[1000] * 4] * 10)])
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +54,17 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"fingerprint": "0123456789"},
-            "rank 3 on host b has another configuration (01234567) than rank 0 on host a (",
-        ),
-        ({"collbench": "0.0.1"}, "rank 3 on host b has CollBench 0.0.1, rank 0 has "),
-        ({"world_size": 8}, "rank 3 on host b counts 8 ranks, rank 0 counts 4"),
-        ({"problem": "c.yaml: No such file"}, "rank 3 on host b: c.yaml: No such file"),
+        ({"fingerprint": "0123456789"}, "has another configuration (01234567) than rank 0 on host a ("),
+        ({"collbench": "0.0.1"}, "has CollBench 0.0.1, rank 0 has "),
+        ({"world_size": 8}, "counts 8 ranks, rank 0 counts 4"),
     ],
 )
 def test_a_rank_that_does_not_fit_is_named(handshakes, change, words):
     handshakes[3] |= change
-    with pytest.raises(JobError, match=re.escape(words)):
+    with pytest.raises(JobError, match=re.escape(f"rank 3 on host b {words}")):
+        compatibility.check(handshakes)
+    handshakes[3] |= {"problem": "c.yaml: No such file"}
+    with pytest.raises(JobError, match=re.escape("rank 3 on host b: c.yaml: No such file")):
         compatibility.check(handshakes)
 
 
@@ -87,8 +86,7 @@ def test_hosts_that_differ_are_kept_and_named(handshakes):
         ("b", [2, 3], [0, 1]),
     ]
     job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
-    run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
-    run.environment.append(job)
+    run = dataclasses.replace(RUN, environment=[job])
     text = "\n".join(sentences_of_run(run, []))
     assert "host b has torch 2.11.0, rank 0 has 2.13.0" in text
     assert "ranks share" not in text  # each host of two cores has two of the four ranks
@@ -104,8 +102,7 @@ def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):
     hosts = compatibility.hosts(handshakes)
     assert hosts[0]["cores"] == [0, 1] and hosts[0]["fewest_cores"] == 1
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
-    run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
-    run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
+    run = dataclasses.replace(RUN, environment=[{"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts}])
     assert "--cpu-bind=none" in "\n".join(sentences_of_run(run, []))
 
 
@@ -129,13 +126,12 @@ def test_hosts_of_one_name_are_told_apart(handshakes):
     ],
 )
 def test_a_run_on_hosts_of_one_name_was_on_several_hosts(clocks, labels):
-    run = invented_run([samples(CASE, 1, [[1000] * 4] * 8)])
     ranks = [
         {"rank": rank, "hostname": "n1", "device_name": "CPU"} | ({"clock": clock} if clock else {})
         for rank, clock in enumerate(clocks)
     ]
     launch = {"backend": "gloo", "world_size": 4, "launch": 1, "ranks": ranks}
-    run = dataclasses.replace(run, environment=[{"launches": [launch]}])
+    run = dataclasses.replace(RUN, environment=[{"launches": [launch]}])
     assert list(hosts(run)["gloo", 4]) == labels
     assert places_of(run)["gloo", 4].hosts == len(labels)
     ranks[3]["rank"] = 2  # two ranks say the same

@@ -1,10 +1,25 @@
-"""A good file gives its values; a bad file gives one line with file, key, value and the allowed values."""
+"""A good file gives its values; a bad file gives one line with file, key, value and the allowed values.
+
+Every key is explained with a valid example, and the JSON Schema for editors accepts what `plan` accepts.
+"""
+
+import json
+import re
+from itertools import pairwise
+from typing import Annotated
 
 import pytest
+from jsonschema import Draft202012Validator
+from pydantic import create_model
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-from collbench.config.models import load, parse
+from collbench.config.fields import Strict, fields_of
+from collbench.config.models import Config, load, parse
 from collbench.model.errors import ConfigError
+from collbench.packages.gate import config as expected
 from conftest import ROOT
+from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"
 
@@ -17,16 +32,12 @@ def message(extra: str = "", sets=(), base: str = GOOD) -> str:
     return text
 
 
-def test_a_range_of_sizes():
+def test_sizes_grow_by_a_step_or_by_a_factor_and_an_override_wins():
     assert parse(GOOD.encode(), "c").size_list == [2**k for k in range(10, 27, 2)]
-
-
-def test_sizes_grow_by_a_step_or_by_a_factor():
-    steps = parse(GOOD.encode(), "c", ["sizes={from: 1KiB, to: 4KiB, step: 1KiB}"])
-    assert steps.size_list == [1024, 2048, 3072, 4096]
-    assert "keep only one" in message(sets=["sizes={from: 1KiB, to: 4KiB, step: 1KiB, factor: 2}"])
-    assert "use a larger step" in message(sets=["sizes={from: 1KiB, to: 1GiB, step: 1KiB}"])
-    assert "use a larger factor" in message(sets=["sizes={from: 1KiB, to: 1GiB, factor: 1.01}"])
+    sets = ["sizes={from: 1KiB, to: 4KiB, step: 1KiB}", "sampling.iterations=7", "launches=2"]
+    config = parse(GOOD.encode(), "c", sets)
+    assert config.size_list == [1024, 2048, 3072, 4096]
+    assert (config.sampling.iterations, config.launches) == (7, 2)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +54,7 @@ def test_sizes_grow_by_a_step_or_by_a_factor():
     ],
 )
 def test_each_mistake_is_one_line_that_says_how_to_fix_it(extra, parts):
-    text = message(extra)
-    for part in parts:
-        assert part in text
+    assert all(part in message(extra) for part in parts), message(extra)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +63,9 @@ def test_each_mistake_is_one_line_that_says_how_to_fix_it(extra, parts):
         ("sizes=[1M]", ["--set", "sizes[0]", "1MB", "1MiB"]),
         ("sizes=[1MB, 1MB]", ["listed twice"]),
         ("sizes={from: 2MiB, to: 1MiB}", ["larger than"]),
+        ("sizes={from: 1KiB, to: 4KiB, step: 1KiB, factor: 2}", ["keep only one"]),
+        ("sizes={from: 1KiB, to: 1GiB, step: 1KiB}", ["use a larger step"]),
+        ("sizes={from: 1KiB, to: 1GiB, factor: 1.01}", ["use a larger factor"]),
         ("a.b=3", ["--set a.b=3: a: unknown key"]),
         ("=3", ["key.path=value"]),
         ("launches.b=3", ["--set"]),
@@ -61,8 +73,7 @@ def test_each_mistake_is_one_line_that_says_how_to_fix_it(extra, parts):
 )
 def test_overrides_are_checked_like_the_file(override, parts):
     text = message(sets=[override])
-    for part in parts:
-        assert part in text
+    assert all(part in text for part in parts), text
 
 
 def test_a_fault_that_does_nothing_on_gpus_is_refused_for_them():
@@ -71,16 +82,10 @@ def test_a_fault_that_does_nothing_on_gpus_is_refused_for_them():
     parse(GOOD.encode(), "c", [slow, "backends=[gloo]"])
 
 
-def test_an_override_wins_and_may_make_a_section():
-    config = parse(GOOD.encode(), "c", ["sampling.iterations=7", "launches=2"])
-    assert (config.sampling.iterations, config.launches) == (7, 2)
-
-
 def test_bombs_and_giants_are_refused_quickly():
-    bomb = "a: &a [x, x]\n" + "".join(
-        f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)
-    )
-    assert "aliases" in message(base=bomb)
+    letters = "abcdefghijklmnopqrstu"
+    twice = (f"{name}: &{name} [*{before}, *{before}]" for before, name in pairwise(letters))
+    assert "aliases" in message(base="\n".join(["a: &a [x, x]", *twice]))
     assert "larger than 64 KiB" in message(base="x: " + "y" * 10_000_000)
     assert "nested too deeply" in message(base="x: " + "[" * 20_000 + "]" * 20_000)
     with pytest.raises(ConfigError, match="UTF-8"):
@@ -93,11 +98,81 @@ def test_missing_files_and_folders_are_one_line(tmp_path):
             load(path)
 
 
-SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+# ── descriptions and examples ────────────────────────────────────────────────────────────────────
+# A line's options have the same keys as a configuration, so the page does not explain them twice.
+SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
-def test_shipped_configurations_are_valid_and_name_their_schema(path):
+@pytest.mark.parametrize("model", [*SECTIONS, expected.Options], ids=lambda model: model.__name__)
+def test_each_key_is_explained_with_valid_examples(model):
+    for key, field in fields_of(model).items():
+        assert field.description and field.description[-1] == "." and field.examples, key
+        section = create_model("One", __base__=Strict, key=(Annotated[field.annotation, *field.metadata, "a key"], ...))
+        for example in field.examples:
+            section.model_validate({"key": example})
+
+
+def test_the_examples_of_pages_are_valid():
+    texts = [path.read_text() for path in (page.PAGE, ROOT / "docs/training.md")]
+    collectives, training = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0].encode() for text in texts)
+    assert parse(collectives, "page").name == "nightly"
+    assert len(parse(training, "page").training.strategies) == 4
+
+
+# ── the schema ───────────────────────────────────────────────────────────────────────────────────
+SCHEMA = Config.model_json_schema()
+VALIDATOR = Draft202012Validator(SCHEMA)
+EXAMPLES = [
+    pytest.param(text, id=f"{path.relative_to(ROOT)}-{number}")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL))
+]
+
+
+def complaints(text: str) -> list[str]:
+    document = YAML(typ="safe", pure=True).load(text)
+    return [f"{list(error.path)}: {error.message:.200}" for error in VALIDATOR.iter_errors(document)]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_configuration_is_valid_and_names_its_schema(path):
     config, raw = load(path)
     assert config.name == path.stem
-    assert raw.startswith(b"# yaml-language-server: $schema=schema.json")
+    assert raw.startswith(b"# yaml-language-server: $schema=schema.json") and complaints(raw.decode()) == []
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_schema_accepts_every_example_that_can_be_planned(text):
+    try:
+        parse(text.encode(), "example", default_name="example")
+    except (ConfigError, YAMLError):
+        pytest.skip("a part of a configuration, or another file")
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize(
+    ("strategies", "valid"),
+    [
+        ("[flat, ddp]", True),
+        ("[{ddp: {cap: 1MiB}}, {overlap_bucket: {cap: [1MiB, 4MiB]}}, {flat: {accumulate: 4}}]", True),
+        ("[{import: 'my_strategies:mine'}]", True),
+        ("[{name: ddp, cap: 1MiB}]", True),
+        ("[flatt]", False),
+        ("[{ddp: {capp: 1MiB}}]", False),
+        ("[{flat: {cap: 1MiB}}]", False),
+        ("[{flat: {}, ddp: {}}]", False),
+        ("flat", False),
+    ],
+)
+def test_schema_and_plan_accept_the_same_strategies(strategies, valid):
+    text = f"backends: [gloo]\ntraining: {{models: [tiny], strategies: {strategies}}}"
+    try:
+        parse(text.encode(), "it", default_name="it")
+        planned = True
+    except ConfigError:
+        planned = False
+    assert planned is valid is not bool(complaints(text))
+
+
+def test_the_kept_file_is_the_schema_of_the_model():
+    assert json.loads((ROOT / "configs/schema.json").read_text()) == json.loads(json.dumps(SCHEMA))

@@ -70,11 +70,9 @@ def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
     """The host stalls once for 8 ms; each iteration occupies the stream before its calls, and the host waits for it."""
     device = SimulatedDevice()
     calls = iter([5 * US] * 10 + [8_000 * US] + [5 * US] * 60)
-    timer = CaseTimer(
-        Calls(lambda: device.call(RUNS_NS, next(calls))()), case(), rest, rest, device, device.aligned_at(0)
-    )
-    stream = timer._stream
-    prepare = lambda most: [timer._workload.call]  # noqa: E731
+    call = lambda: device.call(RUNS_NS, next(calls))()  # noqa: E731
+    prepare = lambda most: [call]  # noqa: E731
+    stream = CaseTimer(Calls(call), case(), rest, rest, device, device.aligned_at(0))._stream
     stream.make_events(60)
     timed = stream.timed(prepare, 12, rest, rest)
     assert timed.late == [False] * 10 + [True, False]
@@ -133,21 +131,20 @@ def test_a_rank_whose_host_enqueues_slower_is_not_late(depth):
     assert max(abs(a - b) for a, b in zip(first, second, strict=True)) <= EVENT_NS
 
 
-def test_the_timer_costs_as_much_as_an_empty_pair_of_events():
+def test_the_timer_costs_as_much_as_an_empty_pair_of_events_and_the_host_measures_dispatching():
     device = SimulatedDevice()
     timer, _ = measured(device, device.call(RUNS_NS))
     assert 0 <= timer.cost_ns() <= EVENT_NS
+    device = SimulatedDevice()
+    assert 7 * US <= floor_ns(device.call(2 * US), device) <= 8 * US
 
 
 @pytest.mark.parametrize("rises_ns", [0, 60_000 * US])
 def test_a_clock_that_rises_under_load_is_waited_for(rises_ns):
     """The clock has 345 MHz when idle and 1980 MHz after a while of work."""
     device = SimulatedDevice()
-    began = device.host_ns
-
-    def sleep(cycles):
-        device.enqueue(int(cycles / (1.98 if device.host_ns - began >= rises_ns else 0.345)))
-
+    warm_at = device.host_ns + rises_ns
+    sleep = lambda cycles: device.enqueue(int(cycles / (1.98 if device.host_ns >= warm_at else 0.345)))  # noqa: E731
     assert cycles_a_ns(device, sleep) == pytest.approx(1.98, rel=0.01)
 
 
@@ -189,11 +186,6 @@ def test_a_graph_is_captured_once_replayed_and_let_go_of(call):
     assert device.log.count("replay") == 2 * (6 + 4)
     timer.close()
     assert device.log[-1] == "reset"
-
-
-def test_the_host_measures_the_cost_of_dispatching():
-    device = SimulatedDevice()
-    assert 7 * US <= floor_ns(device.call(2 * US), device) <= 8 * US
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from collbench.machine import host
 from collbench.packages.training.catalog.equivalence import TRIALS, Proof, Training, Trial, TrialResult, fell, verdict
 from collbench.packages.training.cli import equivalence
 from collbench.packages.training.cli.equivalence import prove
-from collbench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
+from collbench.packages.training.rank.equivalence import difference
 from collbench.packages.training.report import equivalence as report
 from collbench.report.markdown import written
 
@@ -63,7 +63,7 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     # Trials that prove nothing: equal trainings as a control, an unstable training, and a training that does not move.
     useless = [replace(PLAIN, must="differ")]
     useless += [replace(PLAIN, ranks=ranks, alone=ranks) for ranks in (Training(lr_power=12), Training(lr_power=-12))]
-    proof = prove([*wrong, *useless], 2, 24, launcher)
+    proof = prove([*wrong, *useless], 2, 12, launcher)
     assert proof.failure is None
     judged = {result.trial.name: verdict(result) for result in proof.results[: len(wrong)]}
     assert {name: found for name, found in judged.items() if found != (False, "BROKEN")} == {}
@@ -111,9 +111,7 @@ def test_an_obstacle_is_reported_in_one_line(warm, monkeypatch):
     monkeypatch.setattr(host, "torch_build", lambda: None)
     done = warm("equivalence")
     assert (done.returncode, done.stdout) == (3, "")
-    assert (
-        done.stderr == "error: equivalence: torch is not installed: pip install torch, or make install in a checkout\n"
-    )
+    assert done.stderr.startswith("error: equivalence: torch is not installed: pip install torch, or make install")
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -137,13 +135,10 @@ def test_the_limit_of_each_verdict(must, dtype, apart, held):
     assert Proof(2, 12, (result,)).holds is (held is not False)
 
 
-def test_ranks_must_hold_the_same_bits():
+def test_ranks_must_hold_the_same_bits_and_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
     result = TrialResult(Trial("trial", "equal", alone=None), 1e-16, FALLING)
     assert verdict(result) == (False, "BROKEN")
     assert "0 (same bits)" in written(report.tables(Proof(2, 12, (result,))))
-
-
-def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
     assert Proof(2, 12, (TrialResult(PLAIN, untried="not tried: needs two GPUs"),)).holds
     for trial in (PLAIN, replace(PLAIN, must="shown")):
         assert verdict(TrialResult(trial))[1].startswith("NOT MEASURED")
@@ -153,11 +148,8 @@ def test_an_untried_trial_breaks_nothing_and_a_lost_trial_does():
 
 def test_a_loss_falls_or_not():
     assert fell(FALLING)
-    assert not fell(FALLING[::-1])
-    assert not fell((1.0,) * 12)
-    assert not fell((1.0, 1.5, 0.5)), "unstable"
-    assert not fell((*FALLING, float("nan")))
-    assert not fell((1.0,))
+    for other in (FALLING[::-1], (1.0,) * 12, (1.0, 1.5, 0.5), (*FALLING, float("nan")), (1.0,)):
+        assert not fell(other)
 
 
 def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():
@@ -166,15 +158,6 @@ def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():
     assert difference([torch.tensor([1e-30, 5.0]), torch.tensor([0.5])], reference) == 0.25
     assert difference([torch.tensor([1e-30, 4.0]), torch.tensor([1.0])], reference) == 1.0
     assert torch.tensor(difference([torch.tensor([float("nan"), 4.0]), torch.tensor([0.5])], reference)).isnan()
-
-
-# ── examples ─────────────────────────────────────────────────────────────────────────────────────
-def test_shares_are_equal_and_epochs_whole_and_names_distinct():
-    for ranks in (2, 3, 4):
-        assert BATCH % (2 * ranks) == 0 and EXAMPLES % (BATCH * ranks) == 0
-    keys = [(trial.name, trial.dtype) for trial in TRIALS]
-    assert len(set(keys)) == len(keys) and all(trial.topic for trial in TRIALS)
-    assert {trial.must for trial in TRIALS} == {"equal", "differ", "shown"}
 
 
 # ── what a sampler gives each rank ───────────────────────────────────────────────────────────────

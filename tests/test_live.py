@@ -3,7 +3,6 @@
 import io
 import re
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from collbench.report.live import LiveTable
 from collbench.report.progress import CaseProgress, TimeLeft
 from collbench.store.encoding import SampleLine, samples_to_line
 from conftest import SAMPLING, invented_run, samples
+from test_faults import wait_for_samples
 
 SIZES = (1024, 65536, 2**20)
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES]
@@ -53,14 +53,15 @@ def test_numbers_come_as_they_are_measured():
     assert live.so_far() == "so far all_reduce 1 KiB 1.02 ms … 1 MiB 2.02 ms (2 ranks)"
 
 
-@pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("height", [3, 5, 12, 30])
-def test_the_table_fits_the_screen(width, height):
+def test_the_table_fits_the_screen(height):
     """If the table does not fit, the cases that matter are listed, and the first line states so."""
-    lines = live_with(3).lines(width, height)
-    assert len(lines) <= height and all(len(line) <= width for line in lines)
-    if 4 <= height < 7:
-        assert lines[0].startswith(f"{height - 1} of 6 cases"[:width])
+    live = live_with(3)
+    for width in (40, 80, 100):
+        lines = live.lines(width, height)
+        assert len(lines) <= height and all(len(line) <= width for line in lines)
+        if 4 <= height < 7:
+            assert lines[0].startswith(f"{height - 1} of 6 cases"[:width])
 
 
 def test_the_table_is_above_the_bar_on_a_terminal_and_a_line_elsewhere():
@@ -76,22 +77,24 @@ def test_the_table_is_above_the_bar_on_a_terminal_and_a_line_elsewhere():
         assert ("─────" in text) == terminal and ("so far all_reduce" in text) != terminal
 
 
+def shown(ms, count):
+    """Return a line of samples of the first launch of a case, in which each call took as long."""
+    return SampleLine(samples_to_line(samples(CASES[0], 1, [[ms * 1e6] * 2] * count)))
+
+
 def test_the_interval_within_one_launch_is_not_named():
     """400 calls of one launch have an interval, but the interval does not hold for other launches."""
     live = LiveTable(invented_run([], launches=8), headlines)
-    live.take(SampleLine(samples_to_line(samples(CASES[0], 1, [[1e6] * 2] * 400))))
+    live.take(shown(1, 400))
     (summary,) = live._current()
     assert summary.time_s.known and "interval" not in live.so_far()
 
 
 def test_first_times_are_shown_until_their_launch_has_ended():
     live = LiveTable(invented_run([], launches=8), headlines)
-    first, complete = (
-        SampleLine(samples_to_line(samples(CASES[0], 1, [[ms * 1e6] * 2] * count))) for ms, count in ((3, 4), (2, 40))
-    )
-    live.first = [first]
+    live.first = [shown(3, 4)]
     assert live.so_far() == "so far all_reduce 1 KiB 3.00 ms (2 ranks)" and "3.00 ms" in "\n".join(live.lines(100, 30))
-    live.take(complete)
+    live.take(shown(2, 40))
     assert live.so_far() == "so far all_reduce 1 KiB 2.00 ms (2 ranks)"
 
 
@@ -151,23 +154,22 @@ def test_the_time_left_is_right_or_absent_from_the_second_launch_on(duration_s, 
     assert all(1 / 1.5 <= ratio <= 1.5 for number, ratio in shown if number not in unforeseen)
 
 
-@pytest.mark.parametrize(("precision", "shown"), [(None, 50.0), (0.05, None)])
-def test_the_time_left_of_a_budget_is_the_unspent_part_if_no_precision_ends_the_run(precision, shown):
+@pytest.mark.parametrize(("precision", "left_s"), [(None, 50.0), (0.05, None)])
+def test_the_time_left_of_a_budget_is_the_unspent_part_if_no_precision_ends_the_run(precision, left_s):
     now = [5.0]
     order, left = clocked(2, now, budget_s=100.0, sampling={"relative_error": precision})
     for launch in order[: len(KINDS) + 1]:
         left.launching(launch)
         now[0] += 12.5
-    assert left.seconds() == (shown and pytest.approx(shown, abs=3))
+    assert left.seconds() == (left_s and pytest.approx(left_s, abs=3))
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_no_column_of_the_bar_is_cut(width, monkeypatch):
+def test_no_column_of_the_bar_is_cut(monkeypatch):
     """What is done, which may be long, has a line of its own."""
     launch = replace(Launch("gloo", 4, 2, tuple(CASES[3:])), backend="a backend with a name of fifty-two characters")
     output, (_, left) = io.StringIO(), clocked(1, [0.0])
     monkeypatch.setattr(left, "seconds", lambda: 3671.0)
-    console = Console(file=output, width=width, height=30, force_terminal=True)
+    console = Console(file=output, width=80, height=30, force_terminal=True)
     with CaseProgress(console, 1048, 600, None, 8, left) as progress:
         progress.launching(launch)
         progress.round_begins(launch, 12)
@@ -176,18 +178,13 @@ def test_no_column_of_the_bar_is_cut(width, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_shows_the_results_so_far(cli, number):
+def test_an_interrupt_shows_the_results_so_far(cli):
     path = cli.config(
         "name: long\nbackends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [1KiB]\nlaunches: 200\n"
     )
     process = cli.start("run", path, "--no-plots")
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if cli.runs() and (lines := cli.runs()[0] / "samples.jsonl").exists() and lines.read_bytes().count(b"\n") > 1:
-            break
-        time.sleep(0.1)
-    process.send_signal(number)
+    wait_for_samples(cli, 2)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "1 KiB" in out and "INCOMPLETE: " in out and "collbench resume" in out

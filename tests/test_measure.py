@@ -9,16 +9,13 @@ import psutil
 import pytest
 
 from collbench.store import folders
-from conftest import ROOT, CommandLine
+from conftest import ROOT, TINY, CommandLine
 
 
-@pytest.mark.parametrize(("buffers", "iteration"), [("rotate", 0), ("rotate", 5), ("hot", 5), ("flush", 5)])
+@pytest.mark.parametrize(("buffers", "iteration"), [("rotate", 0), ("rotate", 5), ("hot", 5)])
 def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iteration):
-    config = warm.config()
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
-    done = warm("run", config, "--no-plots", "--set", fault, "--set", f"buffers={buffers}")
-    assert done.returncode == 1
-    by_size = {s.case.size_bytes: s for s in warm.only_run().samples}
+    by_size = {s.case.size_bytes: s for s in warm.measure(TINY, fault, f"buffers={buffers}", code=1).samples}
     failure = by_size[4096].failure
     assert failure.kind == "wrong"
     # in one hot buffer, the next call carries the wrong element to every rank: then no rank is named
@@ -36,76 +33,55 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
 def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm, placement, iteration, text):
     """bfloat16 holds two sums in place, so only first and last call are checked; out of place, all are."""
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
-    sampling = "sampling={iterations: 8, warmup: 0, warmup_seconds: 0}"
     op = "operations=[all_reduce]" if placement == "in" else "operations=[reduce_scatter]"
-    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", "launches=1", fault, sampling]
-    done = warm("run", warm.config(), "--no-plots", *(word for text in sets for word in ("--set", text)))
-    failures = {s.case.size_bytes: s.failure for s in warm.only_run().samples}
+    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", "sampling.warmup=0", fault]
+    run = warm.measure(TINY, *sets, code=int(text is not None))
+    failures = {s.case.size_bytes: s.failure for s in run.samples}
     assert failures[65536] is None
     if text is None:
-        assert failures[4096] is None and "results of separate calls were verified" in done.stdout, done.stdout
+        report = (run.path / "report.md").read_text()
+        assert failures[4096] is None and "results of separate calls were verified" in report
     else:
         assert text in failures[4096].text and failures[4096].rank == 1
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory):
-    """Start a run as a user does, from an own folder; return it and the addresses on which its ranks listened."""
-    cli = CommandLine(tmp_path_factory.mktemp("watched"))
-    sets = ["--set", "sampling.iterations=400", "--set", "sizes=[1MiB]"]
-    process = cli.start("run", cli.config(), "--no-plots", *sets)
-    listening: set[str] = set()
-    while process.poll() is None and len(listening) == 0:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            try:
-                connections = child.net_connections(kind="inet")
-            except psutil.Error:
-                continue
-            listening |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
-        time.sleep(0.05)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert_nothing_left(cli)
-    return cli, listening
-
-
-def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(watched):
-    _, listening = watched
-    assert listening <= {"127.0.0.1", "::1"} and listening
-
-
-def test_a_run_works_from_any_folder_and_the_parent_loads_no_torch(watched):
-    cli, _ = watched
-    assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
-    code = "import sys; sys.argv=['x','report','--no-plots']; from collbench.__main__ import main\nmain()\n"
-    code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
-    command = [sys.executable, "-c", code]
-    subprocess.run(
-        command,
-        cwd=cli.folder,
-        env={**cli.environment, "PYTHONPATH": str(ROOT / "bench")},
-        check=True,
-        capture_output=True,
-    )
-
-
-@pytest.mark.parametrize("from_stdin", [False, True])
-def test_ranks_do_not_run_the_program_that_measures(cli, from_stdin):
-    """A program without a guard for `__main__` once ran again in each rank, and one on stdin made every case fail."""
-    words = ["run", cli.config(), "--output", "mine", "--no-plots", "--quiet"]
-    program = f"from collbench.cli import call\nprint('code', call({words!r}))\n"
+def started(cli: CommandLine, from_stdin: bool) -> subprocess.Popen:
+    """Start a program that measures, without a guard for `__main__`."""
+    words = ["run", cli.config(), "--output", "mine", "--no-plots", "--quiet", "--set", "sampling.iterations=400"]
+    program = f"import sys\nfrom collbench.cli import call\nprint('code', call({words!r}), 'torch' in sys.modules)\n"
     (cli.folder / "program.py").write_text(program)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-" if from_stdin else "program.py"],
         cwd=cli.folder,
         env={**cli.environment, "PYTHONPATH": str(ROOT / "bench")},
-        input=program,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
     )
-    assert done.stdout.endswith("\ncode 0\n") and done.stdout.count("code") == 1, done.stdout + done.stderr
+    process.stdin.write(program)
+    process.stdin.close()
+    return process
+
+
+@pytest.mark.parametrize("from_stdin", [False, True])
+def test_ranks_run_no_program_that_measures_and_listen_on_loopback_only(cli, from_stdin):
+    """A program without a guard for `__main__` once ran again in each rank, and one on stdin made every case fail."""
+    with started(cli, from_stdin) as process:
+        listening: set[str] = set()
+        while process.poll() is None and not listening:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                try:
+                    connections = child.net_connections(kind="inet")
+                except psutil.Error:
+                    continue
+                listening |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+            time.sleep(0.01)
+        out = process.stdout.read()
+    assert out.endswith("\ncode 0 False\n") and out.count("code") == 1, out
+    assert listening <= {"127.0.0.1", "::1"} and listening
     samples = folders.read(cli.folder / "mine").samples
     assert samples and not any(entry.failure for entry in samples)
+    assert_nothing_left(cli)
 
 
 def assert_nothing_left(cli, seconds: float = 30.0) -> None:
@@ -119,10 +95,7 @@ def assert_nothing_left(cli, seconds: float = 30.0) -> None:
 
 def test_variables_reach_the_ranks_and_only_them(warm):
     sets = ["env={GLOO_LOG_LEVEL: [WARN, ERROR]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
-    arguments = [part for text in sets for part in ("--set", text)]
-    done = warm("run", warm.config(), "--no-plots", *arguments)
-    assert done.returncode == 0, done.stderr
-    run = warm.only_run()
+    run = warm.measure(TINY, *sets)
     assert len(run.samples) == 2 * 2 * 2
     for launch in run.environment[0]["launches"]:
         assert launch["ranks"][0]["variables"]["GLOO_LOG_LEVEL"] in {"WARN", "ERROR"}

@@ -9,13 +9,10 @@ import numpy as np
 import psutil
 import pytest
 
-from collbench.catalog.metrics import METRICS
 from collbench.config.models import parse
 from collbench.machine import host
-from collbench.model.records import Case, Machine
-from collbench.planning.footprint import calls_between_refills, pool_slots
+from collbench.model.records import Machine
 from collbench.planning.plan import expand
-from collbench.rank.timing import PREPARE
 from collbench.report.labels import label, title, variety
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
@@ -30,67 +27,50 @@ sampling: {warmup: 2, warmup_seconds: 0, iterations: 10}
 timeout: 10s
 seed: 1
 """
+PAIRS = BASE.replace("all_reduce", "pairwise")
 
 
-def test_pipelined_is_several_calls_between_two_stamps_and_verified(warm):
-    config = warm.config(BASE.replace("sizes: [4KiB]", "sizes: [4KiB, 1MiB]"))
-    dtypes = "dtypes=[float32, bfloat16]"
-    done = warm("run", config, "--no-plots", "--set", "metrics=[isolated, pipelined]", "--set", dtypes)
-    assert done.returncode == 0, done.stderr
-    samples = warm.only_run().samples
-    assert {(s.case.metric, s.case.depth, s.timed.calls) for s in samples} == {
-        ("isolated", 1, 1),
-        ("pipelined", 20, 20),
-    }
-    assert "pipelined (20 back to back)" in done.stdout
-    assert len({s.case.key for s in samples}) == 8
+def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorter_than_a_call(warm):
+    run = warm.measure(BASE, "metrics=[isolated, pipelined]", "dtypes=[float32, bfloat16]")
+    samples = run.samples
+    made = {(s.case.metric, s.case.depth, s.timed.calls) for s in samples}
+    assert made == {("isolated", 1, 1), ("pipelined", 20, 20)}
+    assert "pipelined (20 back to back)" in (run.path / "report.md").read_text()
+    assert len({s.case.key for s in samples}) == 4
+    for isolated in (s for s in samples if s.case.depth == 1):
+        assert all(0 < floor < np.median(isolated.timed.duration_ns) for floor in isolated.usage.floor_ns)
 
 
-def test_a_pipeline_never_needs_a_refill_in_between():
-    for dtype in ("float32", "bfloat16", "int8"):
-        case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
-        assert pool_slots(case, 0) * calls_between_refills(case) >= 20
+@pytest.mark.parametrize(
+    ("base", "sets", "rank", "words"),
+    [
+        (BASE, ["metrics=[pipelined]", "faults=[{do: corrupt, rank: 1, iteration: 30}]"], None, ""),
+        (PAIRS, ["world_sizes=[4]", "faults=[{do: corrupt, rank: 2, iteration: 1}]"], 2, "of rank 0's data"),
+    ],
+    ids=["in a pipeline", "between a pair"],
+)
+def test_a_wrong_element_is_caught_and_the_receiver_in_a_pair_named(warm, base, sets, rank, words):
+    (samples,) = warm.measure(base, *sets, code=1).samples
+    assert samples.failure.kind == "wrong" and words in samples.failure.text
+    assert rank in {None, samples.failure.rank}
 
 
-def test_a_wrong_element_in_a_pipeline_is_caught(warm):
-    fault = "faults=[{do: corrupt, rank: 1, iteration: 30}]"
-    done = warm("run", warm.config(BASE), "--no-plots", "--set", "metrics=[pipelined]", "--set", fault)
-    assert done.returncode == 1
-    assert warm.only_run().samples[0].failure.kind == "wrong"
-
-
-@pytest.mark.parametrize("world_size", [2, 3])  # four ranks: below, with a fault
-def test_pairs_are_measured_round_by_round_and_verified(warm, world_size):
-    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
-    done = warm("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
-    assert done.returncode == 0, done.stderr
-    (samples,) = warm.only_run().samples
-    assert samples.timed.duration_ns.shape == (12, world_size)
-    if world_size == 3:  # one rank rests in each round, and takes almost no time
-        assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
-
-
-def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
-    fault = "faults=[{do: corrupt, rank: 2, iteration: 1}]"
-    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[4]"))
-    done = warm("run", config, "--no-plots", "--set", fault)
-    assert done.returncode == 1
-    (samples,) = warm.only_run().samples
-    assert (samples.failure.kind, samples.failure.rank) == ("wrong", 2)
-    assert "of rank 0's data" in samples.failure.text
+def test_pairs_are_measured_round_by_round(warm):
+    (samples,) = warm.measure(PAIRS, "world_sizes=[3]", "sampling.iterations=12").samples
+    assert samples.timed.duration_ns.shape == (12, 3)
+    # one rank rests in each round, and takes almost no time
+    assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
 
 
 def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
-    config = warm.config(BASE)
-    settings = ["buffers=flush"]
-    if host.unsupported_realtime() is None:
-        settings.append("scheduling=rr")
-    for setting in settings:
-        done = warm("run", config, "--no-plots", "--set", setting)
-        assert done.returncode == 0, done.stderr
-        assert setting in warm.runs()[-1].joinpath("summary.csv").read_text()
-    assert warm("run", config, "--no-plots").returncode == 0
-    compared = warm("compare", str(warm.runs()[0]), str(warm.runs()[-1]))
+    fault = "faults=[{do: corrupt, rank: 1, iteration: 5, size: 4KiB}]"
+    flushed = warm.measure(BASE, "buffers=flush", "sizes=[4KiB, 1KiB]", fault, code=1)
+    other = "scheduling=rr" if host.unsupported_realtime() is None else "buffers=hot"
+    runs = {"buffers=flush": flushed.path, other: warm.measure(BASE, other).path}
+    assert all(setting in (run / "summary.csv").read_text() for setting, run in runs.items())
+    failures = {samples.case.size_bytes: samples.failure for samples in flushed.samples}
+    assert failures[1024] is None and failures[4096].kind == "wrong" and "after" in failures[4096].text
+    compared = warm("compare", *map(str, runs.values()))
     assert compared.returncode == 3
     assert "no measured case in common" in compared.stderr
 
@@ -137,22 +117,9 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
     assert "batch, normal" in variety([batch, normal])
 
 
-def test_the_dispatch_floor_is_below_the_operation(warm):
-    assert warm("run", warm.config(BASE), "--no-plots").returncode == 0
-    (samples,) = warm.only_run().samples
-    assert all(0 < floor < np.median(samples.timed.duration_ns) for floor in samples.usage.floor_ns)
-
-
 def test_a_late_rank_is_named_by_the_command_line(warm):
-    fault = "faults=[{do: late, rank: 1, delay: 20ms}]"
-    assert (
-        warm("run", warm.config(BASE), "--no-plots", "--set", fault, "--set", "sampling.iterations=40").returncode == 0
-    )
+    warm.measure(BASE, "faults=[{do: late, rank: 1, delay: 20ms}]", "sampling.iterations=40")
     done = warm("diagnose")
     assert done.returncode == 0
     assert "rank 1 of 2 on gloo is late" in done.stdout
     assert '"rank": 1' in warm("diagnose", "--format", "json").stdout
-
-
-def test_the_table_of_metrics_has_a_way_to_time_each():
-    assert set(PREPARE) == set(METRICS)

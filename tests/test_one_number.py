@@ -86,12 +86,13 @@ def test_the_time_is_the_same_number_everywhere(run):
 
 def test_the_time_is_the_same_text_everywhere(run):
     analysis = analyze(run)
+    view = View(run, analysis)
     texts = {
-        "terminal": "\n".join(tuple(map(written, document.terminal(View(run, analysis))))),
-        "report": written(document.build(View(run, analysis))),
+        "terminal": "\n".join(map(written, document.terminal(view))),
+        "report": written(document.build(view)),
         "full table": written(tables.case_details(analysis.summaries)),
-        "answer": "\n".join(document.answer(View(run, analysis))),
-        "JUnit": junit.to_junit(View(run, analysis)),
+        "answer": "\n".join(document.answer(view)),
+        "JUnit": junit.to_junit(view),
     }
     for case in CASES:
         for place, text in texts.items():
@@ -101,7 +102,7 @@ def test_the_time_is_the_same_text_everywhere(run):
         for place in ("terminal", "report", "full table"):
             rate = case.size_bytes / time_of(case.size_bytes)
             assert rate < tables.LEAST_RATE or format_rate(rate) in texts[place], place
-    rows = [line.split() for line in nccl_tests.document(View(run, analysis)).splitlines() if re.match(r" +\d", line)]
+    rows = [line.split() for line in nccl_tests.document(view).splitlines() if re.match(r" +\d", line)]
     for case, row in zip(CASES, rows, strict=True):
         (printed_us,) = [float(cell) for cell in row[5:] if cell.replace(".", "").isdigit()][:1]
         assert printed_us == pytest.approx(time_of(case.size_bytes) * 1e6, abs=0.006)

@@ -135,32 +135,23 @@ def test_a_curve_never_falls_and_lies_above_its_floors(cost):
         assert alpha >= 0 and np.all(alpha + beta * sizes <= times * (1 + 1e-9) + 1e-12)
 
 
-def test_a_measured_curve_goes_through_its_points_and_on():
+def test_a_measured_curve_goes_through_its_points_and_on_and_a_falling_one_is_levelled():
     cost = AllReduceCost.through([4000, 1000, 2000], [5e-3, 2e-3, 3e-3])
     assert cost(np.array([0.0, 1000, 1500, 4000, 5000])) == pytest.approx([1e-3, 2e-3, 2.5e-3, 5e-3, 6e-3])
-
-
-def test_a_falling_curve_is_levelled():
     cost = AllReduceCost.through([1000, 2000, 4000], [1e-3, 4e-3, 1e-3])
     assert cost(np.array([1000.0, 2000, 4000])) == pytest.approx([1e-3, 2e-3, 2e-3])
     assert cost(np.array([8000.0]))[0] > 2e-3  # a level line gives no rate for larger sizes
-
-
-def test_a_curve_needs_two_sizes():
     with pytest.raises(BenchError, match="two sizes"):
         AllReduceCost.through([1000], [1.0])
 
 
 # ── ready times ──────────────────────────────────────────────────────────────────────────────────
-def test_readiness_may_differ_from_registration():
+def test_readiness_may_differ_from_registration_and_needs_times():
     ready_times = ReadyTimes.of([10, 20, 0, 40], [0.3, 0.1, 0.0, 0.3])
     assert ready_times == ReadyTimes((20, 40, 10), (0.1, 0.3, 0.3), (1, 3, 0))
-
-
-@pytest.mark.parametrize("times", [[], [float("nan")]])
-def test_a_profile_needs_times(times):
-    with pytest.raises(BenchError):
-        ReadyTimes.of([4] * len(times), times)
+    for times in ([], [float("nan")]):
+        with pytest.raises(BenchError):
+            ReadyTimes.of([4] * len(times), times)
 
 
 def test_by_sizes_is_backward_by_flops():

@@ -42,17 +42,13 @@ def config_names(key: str) -> tuple[str, ...]:
     return page.names(fields_of(models.Config)[key])
 
 
-def test_missing_keys_are_reported_with_an_example():
+def test_missing_keys_have_an_example_and_problems_of_file_and_override_are_distinguished():
     assert lines("operations: [all_reduce]\nfaults: [{rank: 1}]") == [
         "c.yaml:2:10: faults[0].do: missing; this key is required, such as hang",
         "c.yaml: sizes: missing; write message sizes, such as {from: 4KiB, to: 64MiB}",
         "c.yaml: backends: missing; this key is required, such as [gloo, nccl]",
     ]
-
-
-def test_problems_of_file_and_override_are_distinguished():
-    problems = lines(GOOD + "launches: 0\nseed: x", models.parse, ["seed=-1", "sampling.warmup=y"])
-    assert problems == [
+    assert lines(GOOD + "launches: 0\nseed: x", models.parse, ["seed=-1", "sampling.warmup=y"]) == [
         "c.yaml:5:11: launches: 0: at least 1",
         "--set sampling.warmup=y: sampling.warmup: 'y': a whole number",
         "--set seed=-1: seed: -1: at least 0",
@@ -69,22 +65,16 @@ def test_settings_of_a_strategy_have_the_path_of_the_file():
     assert problems[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
 
 
-@pytest.mark.parametrize(
-    ("written", "key", "name"),
-    [
+def test_usual_other_names_and_parts_of_names_are_recognised():
+    for written, key, name in (
         ("fp32", "dtypes", "float32"),
         ("allreduce", "operations", "all_reduce"),
         ("reduce-scatter", "operations", "reduce_scatter"),
         ("NCCL", "backends", "nccl"),
         ("mean", "reduce_ops", "avg"),
         ("latency", "metrics", "isolated"),
-    ],
-)
-def test_usual_other_names_are_recognised(written, key, name):
-    assert near(written, config_names(key)) == [name]
-
-
-def test_a_part_of_a_name_suggests_all_names_that_begin_with_it():
+    ):
+        assert near(written, config_names(key)) == [name]
     assert near("xl", ("tiny", "xl-2025", "xl-2026")) == ["xl-2025", "xl-2026"]
 
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from collbench.analyze import links
 from collbench.analyze.analysis import NOBODY_LATE, diagnose
 from collbench.analyze.ranks import LARGEST_SHARE
 from collbench.store import folders
@@ -82,21 +83,21 @@ def test_ranks_that_are_late_in_one_launch_only_are_not_named(tmp_path):
     assert named(other) == []
 
 
-def test_a_slow_node_is_named_in_a_matrix_and_not_its_ranks(tmp_path):
-    assert named(large_runs.pairs_run(tmp_path, large_runs.across(2, 32, 1.5))) == ["node node2"]
-    assert named(large_runs.pairs_run(tmp_path, {})) == []
-
-
-def test_a_slow_link_between_two_nodes_is_one_finding(tmp_path):
-    slow = {(a, b): 2.0 for a in large_runs.ranks_of(0) for b in large_runs.ranks_of(3)}
-    assert named(large_runs.pairs_run(tmp_path, slow)) == ["link node0–node3"]
-    few = dict.fromkeys([(0, 24), (3, 25)], 3.0)
-    assert named(large_runs.pairs_run(tmp_path, few)) == ["link 0–24", "link 3–25"]
+@pytest.mark.parametrize(
+    ("slow", "names"),
+    [
+        ({}, []),
+        (large_runs.across(2, 32, 1.5), ["node node2"]),  # and not its ranks
+        ({(a, b): 2.0 for a in large_runs.ranks_of(0) for b in large_runs.ranks_of(3)}, ["link node0–node3"]),
+        (dict.fromkeys([(0, 24), (3, 25)], 3.0), ["link 0–24", "link 3–25"]),
+    ],
+    ids=["none", "a node", "a link of nodes", "two links of ranks"],
+)
+def test_slow_nodes_and_links_of_a_matrix_are_each_one_finding(tmp_path, slow, names):
+    assert named(large_runs.pairs_run(tmp_path, slow)) == names
 
 
 def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
-    from collbench.analyze import links
-
     rng = np.random.default_rng(4)
     times = np.triu(rng.lognormal(0, 0.05, (12, 12)), 1)
     times[3, 7] = 3.0

@@ -20,7 +20,7 @@ def tabled(rows, headers):
 CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=4), st.integers(80, 120))
 def test_a_table_fits_and_keeps_every_word(rows, width):
     text = fitted(tabled(rows, ["one", "two", "three"]), width)
@@ -34,7 +34,7 @@ def test_a_table_of_many_columns_becomes_a_block_a_row():
     assert text.startswith("case 0\n    column 0: value-0-0\n") and "\ncase 1\n" in text
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(WORDS, min_size=1, max_size=40), st.integers(20, 100))
 def test_sentences_are_wrapped_and_lists_keep_their_indent(words, width):
     text = fitted([Items((" ".join(words),))], width)

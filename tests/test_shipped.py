@@ -1,13 +1,12 @@
 """Files shipped with CollBench can be printed, and shells complete names."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from collbench.__main__ import main
 from collbench.cli.shipped import PAGES
 from collbench.model import pages
 from conftest import ROOT
@@ -55,18 +54,15 @@ def test_pages_that_messages_name_exist(monkeypatch):
         ("collbench advise --model xl", {"xl-2025", "xl-2026"}),
     ],
 )
-def test_shells_complete_configurations_runs_and_verbs(cli, words, expected):
-    cli.config(name="my.yaml")
-    run = cli.folder / "results/20261128T000000Z-tiny"
+def test_shells_complete_configurations_runs_and_verbs(tmp_path, monkeypatch, capsys, words, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").touch()
+    run = Path("results/20261128T000000Z-tiny")
     run.mkdir(parents=True)
     (run / "manifest.json").write_text("{}")
-    environment = cli.environment | {
-        "_COLLBENCH_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    command = [sys.executable, "-m", "collbench"]
-    done = subprocess.run(
-        command, cwd=cli.folder, env=environment | {"PYTHONPATH": str(ROOT / "bench")}, capture_output=True, text=True
-    )
-    assert set(done.stdout.split()) == expected, done.stderr
+    monkeypatch.setenv("_COLLBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == expected

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analyze.analysis import analyze
@@ -13,7 +13,7 @@ from collbench.model.errors import ConfigError
 from collbench.model.records import Case, Machine
 from collbench.planning.plan import expand
 from collbench.report.notices import sentence
-from collbench.report.plots import operations as pictures
+from collbench.report.plots import PICTURES
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 SKEWED = """
@@ -36,33 +36,31 @@ DISTRIBUTIONS = st.sampled_from(
 )
 
 
+def rows_of(text, ranks, elements):
+    return splits.matrix(splits.parse(text), ranks, elements)
+
+
+@settings(max_examples=50)
 @given(DISTRIBUTIONS, st.integers(2, 40), st.integers(0, 10_000))
 def test_every_rank_sends_all_it_has(text, ranks, elements):
-    rows = splits.matrix(splits.parse(text), ranks, elements)
+    rows = rows_of(text, ranks, elements)
     assert len(rows) == ranks and all(len(row) == ranks and sum(row) == elements and min(row) >= 0 for row in rows)
-    assert splits.most_received(splits.parse(text), ranks, elements) == max(
-        sum(row[b] for row in rows) for b in range(ranks)
-    )
+    most = max(map(sum, zip(*rows, strict=True)))
+    assert splits.most_received(splits.parse(text), ranks, elements) == most
 
 
-def test_the_popular_rank_receives_the_share_of_its_law():
-    hot = splits.matrix(splits.parse("hot:4"), 8, 8_000)
-    assert sorted(hot[0])[-1] == 4_000 and sum(sorted(hot[0])[:-1]) == 4_000
-    zipf = sorted(splits.matrix(splits.parse("zipf:1"), 4, 2_500)[0], reverse=True)
-    assert zipf == [1200, 600, 400, 300]
+def test_ranks_receive_the_shares_of_their_law_and_seeds_choose_different_ranks():
+    hot = sorted(rows_of("hot:4", 8, 8_000)[0])
+    assert hot[-1] == 4_000 and sum(hot[:-1]) == 4_000
+    assert sorted(rows_of("zipf:1", 4, 2_500)[0], reverse=True) == [1200, 600, 400, 300]
+    assert rows_of("hot:4", 16, 1000) == rows_of("hot:4", 16, 1000)
+    assert len({tuple(rows_of(f"hot:4:seed={seed}", 16, 1000)[0]) for seed in range(20)}) > 4
 
 
 def test_distance_divides_as_alltoallv_perf_does():
-    assert splits.matrix(splits.parse("distance:1"), 4, 12) == [[0, 2, 4, 6], [6, 0, 2, 4], [4, 6, 0, 2], [2, 4, 6, 0]]
-    assert splits.matrix(splits.parse("distance:0"), 4, 12) == [[3] * 4] * 4
-    assert splits.matrix(splits.parse("distance:0.5"), 4, 24)[0] == [3, 5, 7, 9] and splits.matrix(
-        splits.parse("distance:1"), 1, 5
-    ) == [[5]]
-
-
-def test_seeds_choose_different_ranks():
-    assert splits.matrix(splits.parse("hot:4"), 16, 1000) == splits.matrix(splits.parse("hot:4"), 16, 1000)
-    assert len({tuple(splits.matrix(splits.parse(f"hot:4:seed={seed}"), 16, 1000)[0]) for seed in range(20)}) > 4
+    assert rows_of("distance:1", 4, 12) == [[0, 2, 4, 6], [6, 0, 2, 4], [4, 6, 0, 2], [2, 4, 6, 0]]
+    assert rows_of("distance:0", 4, 12) == [[3] * 4] * 4
+    assert rows_of("distance:0.5", 4, 24)[0] == [3, 5, 7, 9] and rows_of("distance:1", 1, 5) == [[5]]
 
 
 def test_the_busiest_rank_bounds_the_rate():
@@ -106,22 +104,13 @@ def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
     assert str(read) == "rows:0,5,1;2,0,0;0,0,0"
 
 
-@pytest.mark.slow
-def test_uneven_calls_are_measured_verified_and_drawn_in_a_panel_per_distribution(warm):
-    done = warm("run", warm.config(SKEWED))
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = warm.only_run()
-    measured = {str(samples.case.splits).partition(":")[0] for samples in run.samples}
-    assert measured == {"None", "zipf", "lognormal", "hot", "rows"}
-    assert (warm.folder / "plots" / run.path.name / "splits.png").is_file()
-    (figure,) = pictures.split_matrices(run, analyze(run))
+def test_uneven_calls_are_measured_and_drawn_and_a_wrong_element_is_noticed(warm):
+    fault = "faults=[{do: corrupt, rank: 1, iteration: 4, size: 60KiB}]"
+    run = warm.measure(SKEWED, fault, code=1)
+    assert {str(s.case.splits).partition(":")[0] for s in run.samples} == {"None", "zipf", "lognormal", "hot", "rows"}
+    failed = [s.case for s in run.samples if s.failure]
+    assert {"None", "zipf:1.2", "lognormal:1"} <= {str(case.splits) for case in failed}
+    assert all(case.size_bytes > 1024 for case in failed)
+    (figure,) = next(kind for kind in PICTURES if kind.name == "splits").drawn_by(run, analyze(run))
     titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
     assert len(titles) == 4 and all("the busiest" in title for title in titles)
-
-
-def test_a_wrong_element_is_noticed(warm):
-    fault = "faults=[{do: corrupt, rank: 1, iteration: 4, size: 60KiB}]"
-    done = warm("run", warm.config(SKEWED), "--no-plots", "--set", fault)
-    assert done.returncode == 1
-    failed = {str(samples.case.splits) for samples in warm.only_run().samples if samples.failure}
-    assert {"None", "zipf:1.2", "lognormal:1"} <= failed

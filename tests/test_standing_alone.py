@@ -1,7 +1,7 @@
-"""A package can be left out: a copy of CollBench without it passes all tests but the package's own."""
+"""Packages can be left out: without one, and without all, every other module loads and the commands work."""
 
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,44 +10,66 @@ from pathlib import Path
 import pytest
 
 from collbench.catalog.registry import PACKAGES
-from conftest import ROOT
+from conftest import ROOT, TINY
 
-# Tests of what the table of packages reaches. All of `make test` takes five minutes a package.
-REACHED = (
-    "architecture", "compare", "comparability", "config", "labels", "notebook", "notices", "operations", "page", "plan",
-    "problems", "report", "schema_of_configurations", "series", "splits", "store", "summaries", "units",
-)  # fmt: skip
-# Entries of the checkout that the copy does not need.
-LEFT_OUT = {".git", "build", "plots", "results"}
+NAMES = [package.name for package in PACKAGES]
+# For each copy, a child loads every module and calls the commands. The parent loads what all children would load.
+PROGRAM = """
+import importlib, json, os, pathlib, sys, traceback
+import matplotlib.pyplot, numpy, pandas, pydantic, rich.console, ruamel.yaml, scipy.stats, torch.distributed, typer
+
+def works(copy, commands):
+    os.chdir(copy)
+    sys.path.insert(0, "bench")
+    for path in sorted(pathlib.Path("bench/collbench").rglob("*.py")):
+        name = ".".join(path.relative_to("bench").with_suffix("").parts)
+        if not name.endswith("__main__"):
+            importlib.import_module(name.removesuffix(".__init__"))
+    from collbench.__main__ import main
+    for command in commands:
+        assert main(command.split()) == 0, command
+
+for copy, commands in json.load(sys.stdin).items():
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            works(copy, commands)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(status)
+    if os.waitpid(child, 0)[1]:
+        print("FAILED", pathlib.Path(copy).name, file=sys.stderr, flush=True)
+"""
+COMMANDS = [
+    "--help", "list", "list operations", "schema", "plan gloo", "plan tiny.yaml", "report before --no-plots",
+    "compare before before --format markdown", "diagnose before",
+]  # fmt: skip
+MEASURED = ["run tiny.yaml", "report --format csv"]
 
 
-def copy(target: Path) -> None:
-    """Copy the checkout, without environments, caches and results."""
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for entry in ROOT.iterdir():
-        if entry.is_file():
-            shutil.copy(entry, target)
-        elif entry.name not in LEFT_OUT and not re.match(r"\.venv|\..*_cache|\.hypothesis", entry.name):
-            shutil.copytree(entry, target / entry.name, symlinks=True, ignore=unwanted)
+def copy_without(left_out: list[str], place: Path) -> None:
+    """Copy the checkout without some packages; the copy has a configuration and a run."""
+    for name in ("bench", "configs", "docs"):
+        shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=shutil.ignore_patterns("images", "gloo"))
+    table = place / "bench/collbench/packages/__init__.py"
+    for name in left_out:
+        shutil.rmtree(table.parent / name)
+    kept = [name for name in NAMES if name not in left_out]
+    imports = "".join(f"from collbench.packages.{name}.package import {name.upper()}\n" for name in kept)
+    table.write_text(f"{imports}PACKAGES = ({''.join(f'{name.upper()}, ' for name in kept)})\n")
+    (place / "tiny.yaml").write_text(TINY)
+    shutil.copytree(ROOT / "docs/example/before", place / "results/20260101T000000Z-before")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", [package.name for package in PACKAGES])
-def test_a_copy_without_a_package_works(package, tmp_path):
-    copy(tmp_path)
-    folder = tmp_path / "bench" / "collbench" / "packages"
-    shutil.rmtree(folder / package)
-    table = folder / "__init__.py"
-    constant = package.upper()
-    text = re.sub(rf"^from .* import {constant}\n", "", table.read_text(), flags=re.MULTILINE)
-    table.write_text(re.sub(rf"\b{constant}(, |(?=\)))", "", text))
-    path = os.pathsep.join([str(tmp_path / "bench"), str(tmp_path / "tests")])
-    variables = os.environ | {"ABSENT": package, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "absent", "-p", "no:cacheprovider", "-m", "not slow"]
-    tests += [f"tests/test_{name}.py" for name in REACHED]
-    done = subprocess.run(tests, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    for words in (["run", "smoke", "--no-plots"], ["report"], ["list", "operations"], ["plan", "gloo"], ["schema"]):
-        command = [sys.executable, "run_bench.py", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True)
-        assert done.returncode == 0, (words, done.stderr.decode())
+def test_the_rest_loads_and_works_without_a_package_and_without_all(tmp_path):
+    copies = {str(tmp_path / name): COMMANDS for name in NAMES} | {str(tmp_path / "all"): COMMANDS + MEASURED}
+    for copy in copies:
+        copy_without(NAMES if copy.endswith("/all") else [Path(copy).name], Path(copy))
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=json.dumps(copies), env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "FAILED" not in done.stderr, done.stderr[-4000:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.model.errors import StoreError
@@ -55,14 +55,14 @@ def test_a_run_is_read_as_it_was_written(run):
     assert (run / "config.yaml").read_bytes() == b"name: t\n"
 
 
-@given(
-    st.integers(1, 4).flatmap(
-        lambda n: st.lists(st.lists(st.integers(0, 2**50), min_size=n, max_size=n), min_size=1, max_size=9)
-    ),
-    st.one_of(
-        st.none(), st.builds(Failure, st.sampled_from(["hang", "wrong"]), st.none() | st.integers(0, 9), st.text())
-    ),
-)
+TIMES = st.integers(0, 2**50)
+ROWS = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(TIMES, min_size=n, max_size=n), min_size=1, max_size=9))
+REASONS = st.text('a \n"\\é☃\x00', max_size=8)
+FAILURES = st.builds(Failure, st.sampled_from(["hang", "wrong"]), st.none() | st.integers(0, 9), REASONS)
+
+
+@settings(max_examples=25)
+@given(ROWS, st.none() | FAILURES)
 def test_any_samples_survive_the_way_through_a_line(rows, failure):
     case = Case("all_reduce", "gloo", len(rows[0]), "float32", 4)
     array = np.array(rows, dtype=np.int64)
@@ -118,7 +118,10 @@ def test_missing_and_damaged_files_are_named(run, name):
             folders.read(run)
 
 
-def test_a_reason_of_another_version_is_refused(run):
+def test_reasons_are_read_as_they_were_written_and_those_of_another_version_are_refused(run):
+    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
+    state = AbState(0.05, 60.0, False, "3", 1, why)
+    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
     path = run / "plan.json"
     path.write_text(path.read_text().replace('"low-capability"', '"no-mood"'))
     with pytest.raises(StoreError, match=r"plan\.json: .*'no-mood': CollBench has no notice of this kind") as caught:
@@ -126,27 +129,13 @@ def test_a_reason_of_another_version_is_refused(run):
     assert "\n" not in str(caught.value)
 
 
-def test_the_reason_why_sides_alternate_is_read_as_it_was_written():
-    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
-    state = AbState(0.05, 60.0, False, "3", 1, why)
-    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
-
-
-def test_a_newer_schema_is_refused_with_both_numbers(run):
+def test_a_newer_schema_and_a_folder_that_is_no_run_are_refused(run, tmp_path):
     folders.update_manifest(run, schema=folders.SCHEMA + 3)
     with pytest.raises(StoreError, match=f"schema {folders.SCHEMA + 3}.*schema {folders.SCHEMA}"):
         folders.read(run)
-
-
-def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="not a run folder"):
-        folders.read(tmp_path)
-    with pytest.raises(StoreError, match="not a run folder"):
-        folders.read(tmp_path / "nothing")
-    with pytest.raises(StoreError, match="no runs here yet"):
-        folders.find(tmp_path, None)
-    with pytest.raises(StoreError, match="no such run"):
-        folders.find(tmp_path, "nothing")
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(StoreError, match="not a run folder"):
+            folders.read(path)
 
 
 def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
@@ -189,7 +178,7 @@ def test_a_rename_is_forced_to_disk(run, monkeypatch):
 
 def test_a_full_disk_tears_nothing(small_disk):
     run = folders.create(small_disk, PLAN, b"", {})
-    (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
+    (small_disk / "filler").write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 8192))
     with Journal(run) as journal:
         with pytest.raises(StoreError, match=r"the disk is full; measured cases are kept.*collbench resume"):
             for _ in range(100):
@@ -205,21 +194,14 @@ def test_a_full_disk_tears_nothing(small_disk):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def small_disk_free(place) -> int:
-    return shutil.disk_usage(place).free
-
-
-@pytest.mark.parametrize(("op", "own"), [("all_reduce", {"operation": "replay"}), ("training_step", {"operation": ""})])
-def test_a_plan_whose_settings_are_of_another_operation_is_refused(op, own):
+def test_settings_and_options_of_another_operation_are_refused():
     plan = Plan("p", (), (), 1, Settings(SAMPLING, 1, 60.0, 0))
     written = encoding.plan_to_json(plan)
     assert encoding.plan_from_json(written) == plan
-    written["settings"]["own"] = {op: own}
-    with pytest.raises(ValueError, match=f"settings.own: '{op}' does not have these settings"):
-        encoding.plan_from_json(written)
-
-
-def test_a_case_with_options_of_another_operation_is_refused():
+    for op, other in (("all_reduce", "replay"), ("training_step", "")):
+        written["settings"]["own"] = {op: {"operation": other}}
+        with pytest.raises(ValueError, match=f"settings.own: '{op}' does not have these settings"):
+            encoding.plan_from_json(written)
     data = json.loads(line())
     data["case"]["own"] = {"operation": "training_step", "model": "os:system"}
     with pytest.raises(ValueError, match="own: options of training_step in a case of all_reduce"):

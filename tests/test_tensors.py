@@ -17,6 +17,7 @@ from collbench.rank.device import Host
 from collbench.rank.tensors import SHIFT, Arena, TensorOperation, _difference, _inputs, _reduced
 
 SIZE, SLOTS = 1024, 8
+LENGTH = 512  # of the compared results
 
 
 def alone(case: Case) -> TensorOperation:
@@ -113,8 +114,8 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
     """Sums are added as by a ring and as by a tree, with 1/n multiplied before or divided after."""
     kind = getattr(torch, dtype)
     inputs = _inputs(5, dtype, reduce_op, ranks)[:]
-    own = torch.stack([torch.from_numpy(np.roll(inputs, -SHIFT * rank)[:4096].copy()) for rank in range(ranks)])
-    want = _reduced(5, dtype, reduce_op, ranks, torch.device("cpu"))[:4096]
+    own = torch.stack([torch.from_numpy(np.roll(inputs, -SHIFT * rank)[:LENGTH].copy()) for rank in range(ranks)])
+    want = _reduced(5, dtype, reduce_op, ranks, torch.device("cpu"))[:LENGTH]
     assert torch.equal(own.to(kind).double(), own.double()), "inputs are exact"
 
     def added(rows, tree):

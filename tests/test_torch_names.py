@@ -11,14 +11,13 @@ from collbench.rank import torch_names
 from collbench.rank.torch_names import NAMES, private, version
 from conftest import ROOT
 
-SOURCES = sorted((ROOT / "bench" / "collbench").rglob("*.py"))
+TREES = [ast.parse(path.read_text()) for path in sorted((ROOT / "bench" / "collbench").rglob("*.py"))]
 # Only in builds for CUDA; `make gpu-check` uses them.
 OF_CUDA = ("torch.distributed.ProcessGroupNCCL",)
 
 
-def used_in(path):
+def used_in(tree):
     """Return dotted names of torch in a module: `torch.cuda.Event`, also by way of `dist` or `from torch… import`."""
-    tree = ast.parse(path.read_text())
     short = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -26,7 +25,7 @@ def used_in(path):
         if isinstance(node, ast.ImportFrom) and is_torch(node.module or ""):
             short |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     names = set(short.values())
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if short else ():
         parts = []
         while isinstance(node, ast.Attribute):
             parts, node = [node.attr, *parts], node.value
@@ -39,8 +38,8 @@ def is_torch(module):
     return module.split(".")[0] == "torch"
 
 
-def resolved(name):
-    """Return the object of a dotted name in modules and classes; raise AttributeError if it is missing."""
+def installed(name):
+    """Return whether a dotted name is in modules and classes."""
     warnings.simplefilter("ignore")  # some modules warn about modules that they load
     parts = name.split(".")
     target = importlib.import_module(parts[0])
@@ -51,35 +50,28 @@ def resolved(name):
             try:
                 target = importlib.import_module(".".join(parts[:at]))
             except ImportError:
-                raise AttributeError(name) from None
-    return target
+                return False
+    return True
 
 
-USED = sorted(set().union(*map(used_in, SOURCES)))
+USED = sorted(set().union(*map(used_in, TREES)))
 
 
-def test_the_search_finds_names():
+def test_names_are_in_the_installed_torch_and_no_private_name_is_used_directly():
     assert len(USED) > 60 and {"torch.cuda.Stream", "torch.distributed.all_reduce"} <= set(USED)
+    assert [name for name in USED if not name.startswith(OF_CUDA) and not installed(name)] == []
+    assert [name for name in USED if "._" in name.replace("__version__", "")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in USED if not name.startswith(OF_CUDA)])
-def test_a_name_is_in_the_installed_torch(name):
-    resolved(name)
-
-
-def test_no_private_name_is_used_directly():
-    assert [
-        name for name in USED if any(part.startswith("_") and part != "__version__" for part in name.split("."))
-    ] == []
-
-
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.path)
-def test_the_table_gives_the_versions_that_have_a_name(name):
-    if name.since <= version() <= name.until:
-        resolved(name.path)
-    else:
-        with pytest.raises(AttributeError):
-            resolved(name.path)
+def test_the_table_has_each_private_name_that_is_requested_and_the_versions_that_have_it():
+    for name in NAMES:
+        assert installed(name.path) == (name.since <= version() <= name.until), name
+    calls = (node for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Call))
+    private_calls = (call for call in calls if getattr(call.func, "attr", "") == "private")
+    names = {call.args[1].value for call in private_calls if ast.unparse(call.func).endswith("torch_names.private")}
+    last = {name.path.rpartition(".")[2] for name in NAMES}
+    assert names == {name for name in last if name[0] == "_"}
+    assert version() >= torch_names.OLDEST
 
 
 def test_the_error_of_a_missing_private_name_gives_its_use(monkeypatch):
@@ -87,13 +79,3 @@ def test_the_error_of_a_missing_private_name_gives_its_use(monkeypatch):
     monkeypatch.delattr(torch.cuda, "_sleep")
     with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.9 to"):
         private("torch.cuda", "_sleep")
-
-
-def test_every_private_name_that_is_requested_is_in_the_table():
-    names = set()
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("torch_names.private"):
-                names.add(node.args[1].value)
-    assert names == {path.rpartition(".")[2] for path in (n.path for n in NAMES) if path.rpartition(".")[2][0] == "_"}
-    assert version() >= torch_names.OLDEST

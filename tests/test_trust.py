@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from collbench.machine import host
 from collbench.model.errors import ConfigError, StoreError
 from collbench.planning import plan as planning
 from collbench.store import folders
+from conftest import ROOT, TINY
 from test_ab import assert_ended, kept
 
 OWN_MODEL = """
@@ -42,12 +44,12 @@ def unfinished(place, **side_b) -> str:
 
 
 # ── programs of a folder ─────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("trust", [[], ["--trust"]])
-def test_a_command_in_place_of_an_interpreter_never_runs(warm, trust):
+def test_a_command_in_place_of_an_interpreter_never_runs(warm):
     marker = warm.folder / "marker"
     for python in (["/bin/sh", "-c", f"touch {marker}"], "bin/python", 7):
         name = unfinished(warm, python=python, own_process=True)
-        one_line(warm("resume", name, *trust), "manifest.json", "python")
+        for trust in ([], ["--trust"]):
+            one_line(warm("resume", name, *trust), "manifest.json", "python")
     assert not marker.exists()
 
 
@@ -62,11 +64,11 @@ def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
     assert marker.exists()
 
 
-@pytest.mark.parametrize("trust", [[], ["--trust"]])
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "OMPI_MCA_mca_base_env_list"])
-def test_variables_of_a_folders_side_are_held_to_the_table(warm, name, trust):
+def test_variables_of_a_folders_side_are_held_to_the_table(warm, name):
     run = unfinished(warm, variables={name: "x"}, own_process=True)
-    one_line(warm("resume", run, *trust), f"{name}=x")
+    for trust in ([], ["--trust"]):
+        one_line(warm("resume", run, *trust), f"{name}=x")
 
 
 @pytest.mark.slow
@@ -98,8 +100,8 @@ def test_a_model_of_a_folders_plan_is_imported_only_when_it_is_confirmed(cli):
 def test_a_file_that_is_a_link_is_not_written(warm, file):
     victim = warm.folder / "victim"
     victim.write_bytes(b"precious\nwithout an end")
-    assert warm("run", warm.config(), "--no-plots").returncode == 0
-    (path,) = warm.runs()
+    path = warm.folder / "results/20260101T000000Z-before"
+    shutil.copytree(ROOT / "docs/example/before", path)
     (path / folders.SAMPLES).write_bytes(b"")  # everything is measured again
     (path / file).unlink()
     (path / file).symlink_to(victim)
@@ -147,7 +149,6 @@ def test_variables_that_may_be_set_are_recorded():
     assert variables.allowed((name, "x") for name in every) == dict.fromkeys(sorted(every), "x")
 
 
-@pytest.mark.parametrize("option", ["--set", "--b"])
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -158,14 +159,14 @@ def test_variables_that_may_be_set_are_recorded():
         ("NCCL_ALGO", "a\x1b[2Jb", ["letters"]),
     ],
 )
-def test_the_command_line_and_yaml_have_the_same_rules(warm, option, name, value, words):
+def test_the_command_line_and_yaml_have_the_same_rules(warm, name, value, words):
     config = warm.config()
-    if option == "--set":
-        done = warm("run", config, "--set", f"env={json.dumps({name: [value]})}")
-    else:
-        done = warm("ab", config, "--b", f"{name}={value}")
-    one_line(done, name, *words)
-    assert not warm.runs() and "\x1b" not in done.stderr
+    for done in (
+        warm("run", config, "--set", f"env={json.dumps({name: [value]})}"),
+        warm("ab", config, "--b", f"{name}={value}"),
+    ):
+        one_line(done, name, *words)
+        assert not warm.runs() and "\x1b" not in done.stderr
 
 
 def test_variables_read_when_a_process_starts_are_for_sides_only():
@@ -195,9 +196,7 @@ def test_which_settings_leave_loopback(name, value, leaves):
 
 
 def test_a_resumed_run_that_leaves_loopback_is_confirmed(warm):
-    setting = ("--set", "env={NCCL_SOCKET_IFNAME: [eth9]}")  # read by NCCL, which is not measured
-    assert warm("run", warm.config(), *setting, "--no-plots").returncode == 0
-    (path,) = warm.runs()
+    path = warm.measure(TINY, "env={NCCL_SOCKET_IFNAME: [eth9]}").path  # read by NCCL, which is not measured
     one_line(warm("resume", path.name, "--no-plots"), "NCCL_SOCKET_IFNAME=eth9, which may open ports", "--trust")
     assert warm("resume", path.name, "--trust", "--no-plots").returncode == 0
 
