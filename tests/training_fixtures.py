@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from collbench.analyze.against import BLOCKS_LEFT_OUT
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
@@ -312,3 +313,9 @@ def with_training(base, **changes):
     """Return an analysis with other conclusions from training steps; the package shows their cases."""
     concluded = replace(training_of(base), **changes)
     return replace(base, of_packages={PACKAGE: concluded})
+
+
+def draw_as_text(monkeypatch):
+    """Write pictures as SVG, in which text stays text, under the name of the PNG."""
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: save(figure, path, format="svg"))
