@@ -1,6 +1,6 @@
 """Feed mutated files to the verbs that read such files: how do the verbs end, and what do they cost?
 
-    .venv/bin/python tests/mutations.py osu 500     500 inputs of the kind `osu`
+    .venv/bin/python tests/mutations.py 500 osu     500 inputs of the kind `osu`
 
 Input 0 of a kind is the good file; input k is the same in every run. The program prints JSON: the number of
 commands per exit code; the failures, which are a traceback, more than LONGEST_S seconds, a printed character that a
@@ -233,14 +233,14 @@ def hang(*_: object) -> None:
 
 
 # ── in a process of its own ──────────────────────────────────────────────────────────────────────
-def examined(title: str, number: int) -> dict:
-    """Examine the inputs of one kind in a separate process, so that its peak of memory is caused by this kind only."""
-    done = subprocess.run([sys.executable, __file__, title, str(number)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"codes": {}, "failures": [[-1, title, done.stderr[-2000:]]], "longest_s": 0.0, "peak_mib": 0}
+def examined(number: int, *titles: str) -> dict[str, dict]:
+    """Examine the inputs of some kinds in a separate process, so that its peak of memory is caused by them only."""
+    command = [sys.executable, __file__, str(number), *titles]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
 if __name__ == "__main__":
-    title, number = sys.argv[1:]
-    print(json.dumps(examine(kinds()[title], title, int(number))))
+    number, *titles = sys.argv[1:]
+    print(json.dumps({title: examine(kinds()[title], title, int(number)) for title in titles}))

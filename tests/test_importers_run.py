@@ -202,11 +202,11 @@ def test_a_run_on_the_hardware_of_a_table_is_checked_against_it(warm):
     assert "this is 8×NVIDIA H100 80GB HBM3 on nccl" in other.stderr
 
 
-def test_wrong_results_are_kept_as_failures(cli):
-    (cli.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
-    done = cli("import", "nccl-tests", "x.txt", "--name", "broken")
+def test_wrong_results_are_kept_as_failures(warm):
+    (warm.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
+    done = warm("import", "nccl-tests", "x.txt", "--name", "broken")
     assert done.returncode == 1 and "4 of 8 measurements failed" in done.stderr
-    assert "nccl-tests counted 5 wrong elements" in (cli.runs()[0] / "report.md").read_text()
+    assert "nccl-tests counted 5 wrong elements" in (warm.runs()[0] / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

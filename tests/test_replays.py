@@ -228,7 +228,7 @@ def test_a_plan_lists_the_cases_of_a_replay_or_names_the_number_of_ranks(warm):
     assert (other.returncode, other.stderr.count("\n")) == (2, 1) and "recorded on 8 ranks, not on 2" in other.stderr
 
 
-def test_a_report_states_how_a_replay_was_measured_and_how_precisely(cli):
-    done = cli("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
+def test_a_report_states_how_a_replay_was_measured_and_how_precisely(warm):
+    done = warm("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
     assert "How measured: isolated · barrier before each call" in done.stdout
     assert "**Trust**: spread of launches (too few for a 95 % interval) within this run ±6 %" in done.stdout

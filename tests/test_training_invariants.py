@@ -10,8 +10,8 @@ from collbench.packages.training.rank import invariants
 from collbench.packages.training.rank.invariants import CheckContext
 from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
 from collbench.packages.training.synchronisation import Scenario, StepOptions, Strategy
-from collbench.protocol import messages
 from test_training_plan import planned
+from training_fixtures import answers_of
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="nano", batch=2, sequence=8)))
@@ -135,13 +135,7 @@ def test_a_planted_mistake_is_found_by_its_invariant_and_by_no_other(launcher):
     for title, (module, right, wrong, strategies, models, *_) in PLANTED.items():
         section = f"{models}, batch: 2, sequence: 8, rounds: 2, steps: 1, warmup: 3, strategies: [{strategies}]"
         jobs[title] = (module, right, wrong, planned(section))
-    ranks = launcher.start(2, "planted_ranks:check", jobs)
-    try:
-        assert all(member.connection.poll(300) for member in ranks.members), "a rank does not answer"
-        answers = [messages.receive(member.connection)[0] for member in ranks.members]
-    finally:
-        ranks.kill()
-    assert {answer["kind"] for answer in answers} == {"checked"}, answers
+    found = answers_of(launcher, "check", jobs)[0]["found"]
     for title, (*_, culprit, finders) in PLANTED.items():
-        failed = {name: names for name, names in answers[0]["found"][title].items() if names}
+        failed = {name: names for name, names in found[title].items() if names}
         assert failed == {culprit: finders}, title

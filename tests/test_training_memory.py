@@ -23,7 +23,7 @@ MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
 CONFIG = """
 backends: [gloo]
 world_sizes: [1, 2]
-launches: 2
+launches: 1
 training: {models: [micro], batch: 1, sequence: 8, rounds: 2, steps: 1, optimizer: adamw, memory: true, strategies:
   [naive, flat, {overlap_bucket: {cap: 64KiB}}, ddp, zero1, zero_redundancy, fsdp2, {import: "broken_syncs:Hoarding"}]}
 """

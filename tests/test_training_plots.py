@@ -14,6 +14,7 @@ from collbench.packages.training.report import plots as training
 from collbench.packages.training.step_records import CallRecord
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report.plots import PICTURES, draw
+from collbench.report.plots.figures import REPORT, lay_out
 from collbench.report.view import View
 from training_fixtures import draw_as_text, with_training
 
@@ -30,6 +31,7 @@ def comparison():
 
 
 def words(figure) -> str:
+    lay_out(figure, REPORT)
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 

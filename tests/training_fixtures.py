@@ -54,6 +54,7 @@ from collbench.packages.training.synchronisation import (
     reference_of,
     with_strategy,
 )
+from collbench.protocol import messages
 
 STEPS = 5
 SCENARIO = Scenario(
@@ -319,3 +320,15 @@ def draw_as_text(monkeypatch):
     """Write pictures as SVG, in which text stays text, under the name of the PNG."""
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, path: save(figure, path, format="svg"))
+
+
+def answers_of(launcher, entry, job):
+    """Run a function of `training_ranks` on two ranks, and return their answers."""
+    ranks = launcher.start(2, f"training_ranks:{entry}", job)
+    try:
+        assert all(member.connection.poll(300) for member in ranks.members), "a rank does not answer"
+        answers = [messages.receive(member.connection)[0] for member in ranks.members]
+    finally:
+        ranks.kill()
+    assert {answer["kind"] for answer in answers} == {"done"}, answers
+    return answers
