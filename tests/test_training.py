@@ -166,6 +166,10 @@ def test_advised_buckets_are_found_while_planning_or_left_out_with_the_remedy(wa
     assert done.returncode == 0 and "plan advised" in done.stdout and "plan torch's default" in done.stdout
     done = warm("plan", warm.config(config_text("ddp, {plan: {buckets: advised}}")))
     assert done.returncode == 0 and "`advise --from RUN` finds it after a run" in done.stdout
+    assert (
+        "\nnote: steps: 1 puts one step"
+        in warm("plan", warm.config(config_text("ddp")), "--set", "training.steps=1").stdout
+    )
 
 
 @pytest.fixture(scope="module")
