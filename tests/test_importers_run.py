@@ -138,7 +138,7 @@ def test_every_verb_works_on_an_imported_run(warm):
     assert manifest["status"] == "complete" and manifest["imported"]["files"][0]["name"] == "all_reduce 4 GPUs.txt"
     assert (path / "config.yaml").read_text().startswith("# imported from nccl-tests 2.17.8")
 
-    shown = warm("report")
+    shown = warm("report", "--no-plots")
     assert shown.returncode == 0 and shown.stdout.split("report: results/")[0] in done.stdout
     rows = list(csv.DictReader(io.StringIO(warm("report", "--format", "csv").stdout)))
     assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
@@ -156,8 +156,8 @@ def test_every_verb_works_on_an_imported_run(warm):
 def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
     """The file has durations of 4 ranks on gloo in the layout of nccl-tests -I 1 -z 3; rank 2 calls 40 ms late."""
     late = "faults=[{do: late, rank: 2, delay: 40ms}]"
-    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=20", late]
-    warm("run", warm.config(), *(word for setting in settings for word in ("--set", setting)))
+    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=15", late]
+    warm("run", warm.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
     (measured,) = warm.only_run().samples
     each = (measured.timed.duration_ns.T / 1e3).tolist()
     document = json.loads(foreign.nccl_json(ranks=4, args=["./all_reduce_perf", "-I", "1", "-z", "3"]))
