@@ -47,22 +47,18 @@ def average(done):
     return line
 
 
-def test_a_wrong_result_has_no_number(warm):
-    fault = "faults=[{do: corrupt, rank: 1, size: 4KiB}]"
-    _, rows = measured(warm, "all_reduce", *SHORT, "-o", "max", "--set", fault, code=1)
-    assert [float(row[5]) > 0 for row in rows] == [True, False, True]
-
-
-def test_a_mean_bandwidth_below_the_limit_fails(warm, monkeypatch):
+def test_a_wrong_result_has_no_number_and_a_mean_bandwidth_below_the_limit_fails(warm, monkeypatch):
     """As in nccl-tests: exit 1, FAILED, and "okay": "false"."""
     monkeypatch.setenv("NCCL_TESTS_MIN_BW", "1e6")
-    done, _ = measured(warm, "all_reduce", *SHORT, "-J", "out.json", code=1)
+    flags = (*SHORT, "-J", "out.json", "-o", "max", "--set", "faults=[{do: corrupt, rank: 1, size: 4KiB}]")
+    done, rows = measured(warm, "all_reduce", *flags, code=1)
+    assert [float(row[5]) > 0 for row in rows] == [True, False, True]
     assert "the mean bus bandwidth is too low for NCCL_TESTS_MIN_BW" in done.stderr
     line, content = average(done), json.loads((warm.folder / "out.json").read_text())
     assert content["average_bus_bandwidth"] == {"bandwidth": float(line[5]), "okay": "false"} and line[6] == "FAILED"
     # One process has both ranks.
     assert content["config"]["ngpus"] == 2 and "# nThread 1 nGpus 2 minBytes" in done.stdout
-    assert content["args"] == ["all_reduce_perf", *SHORT, "-J", "out.json", "-a", "3"]
+    assert content["args"] == ["all_reduce_perf", *flags, "-a", "3"]
 
 
 def test_perf_prints_the_rows_of_the_report_of_the_kept_run(warm):

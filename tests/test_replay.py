@@ -25,7 +25,7 @@ STEP = [
     ),
     RecordedCall("barrier", None, None, None, group_size=2, ran_s=0.008, duration_s=0.0001),
 ]  # fmt: skip
-QUICK = ["--set", "launches=2", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
+QUICK = ["--set", "launches=1", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
 CORRUPT = ["--set", "faults=[{do: corrupt, rank: 1, iteration: 5}]"]
 
 
@@ -38,27 +38,26 @@ def saved(folder, *calls):
 
 def test_a_step_is_made_again_compared_with_the_recording_and_resumed_without_it(warm):
     name = saved(warm.folder)
-    done = warm("replay", name, *QUICK)
+    done = warm("replay", name, "--no-plots", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     (case,) = run.plan.cases
     timed = run.samples[0].timed
     assert timed.inner_ns[DURATION_NS].shape == (8, 2, 5) and (timed.inner_ns[DURATION_NS] > 0).all()
     assert (timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS] <= timed.duration_ns[:, :, None]).all()
-    pattern = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
+    pattern = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[?.*% of it is "
     sentence = re.search(pattern, done.stdout)
     # 0.4 ms, 1 to 4 ms (two calls that overlap), 1 ms, 0.1 ms
-    assert sentence and sentence[1] == "4.50 ms"
-    report = (run.path / "report.md").read_text()
-    assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
-    assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
+    assert sentence and sentence[1] == "4.50 ms", done.stdout
     assert replay_of(run.plan.settings, case)
 
     (warm.folder / name).unlink()
-    lines = (run.path / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (run.path / "samples.jsonl").write_bytes(lines[0])
-    assert warm("resume", run.path.name, "--no-plots").returncode == 0
-    assert len(warm.only_run().samples) == 2
+    (run.path / "samples.jsonl").write_bytes(b"")
+    assert warm("resume", run.path.name).returncode == 0
+    assert len(warm.only_run().samples) == 1
+    report = (run.path / "report.md").read_text()
+    assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
+    assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
 
 
 def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
@@ -75,7 +74,7 @@ def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
     ranks = tuple(RankRecording(f"{number}.json", number, tuple(calls)) for number, calls in enumerate(lists))
     path = warm.folder / "stages.calls.jsonl"
     path.write_text(call_file.to_text(CallList("Kineto", "nccl", 4, ranks)))
-    done = warm("replay", path.name, "--no-plots", *QUICK, "--set", "launches=1")
+    done = warm("replay", path.name, "--no-plots", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     timed = run.samples[0].timed

@@ -182,6 +182,7 @@ def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
     assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
     assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
+    assert job.total.waited_for == {1: pytest.approx(1 / 3 * 10e-3, rel=0.01)}
     assert says(job, "not every rank of the group recorded")
     job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
     assert job.total.calls == pytest.approx(1) and says(job, "different numbers of steps")

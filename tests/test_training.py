@@ -51,7 +51,8 @@ def config_text(strategies, section="links: [real]", model="nano"):
 
 
 def measured(warm, *content):
-    done = warm("run", warm.config(config_text(*content)), "--no-plots")
+    # With some seeds the loss of a few steps rises, and I2 does not judge.
+    done = warm("run", warm.config(config_text(*content)), "--no-plots", "--set", "seed=1")
     (path,) = warm.runs()
     return done, folders.read(path)
 
@@ -76,9 +77,28 @@ def results_of(run):
     return {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
 
 
-RIGHT = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: 64KiB}}, {ddp: {cap: 64KiB}},
-{ddp: {options: [noop]}}, {ddp: {options: [fp16]}}, zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}},
-{local_sgd: {every: 1}}, {local_sgd: {every: 2}}, {import: "broken_syncs:Right"}"""
+# The calls of a preset, and, on a small model, which makes few calls a step, all other strategies.
+OF_A_PRESET = """flat, naive, {overlap_bucket: {cap: 64KiB}}, {ddp: {cap: 64KiB}}, zero1, zero_redundancy, fsdp2,
+{plan: {buckets: [64KiB]}}"""
+OTHERS = """flat, naive_async, overlap_param, {ddp: {options: [noop]}}, {ddp: {options: [fp16]}},
+{ddp: {accumulate: 2}}, {local_sgd: {every: 1}}, {local_sgd: {every: 2}}, {import: "broken_syncs:Right"}"""
+SMALL = '{import: "users_model:build_newcomers"}'
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory, launcher):
+    """Run a preset, also by a plan that does not fit it."""
+    return measured(CommandLine(tmp_path_factory.mktemp("preset"), launcher), OF_A_PRESET)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, launcher):
+    """Run the other strategies together with wrong synchronisers."""
+    warm = CommandLine(tmp_path_factory.mktemp("trained"), launcher)
+    wrong = [f'{{import: "broken_syncs:{name}"}}' for name in WRONG]
+    return warm, *measured(warm, ", ".join([OTHERS, *wrong]), "links: [real]", SMALL)
+
+
 WRONG = {
     "Sum": {"I2"},
     "Forgetful": {"I1", "I2"},
@@ -88,44 +108,37 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, launcher):
-    """Run all strategies together with wrong synchronisers and a plan that does not fit the model."""
-    warm = CommandLine(tmp_path_factory.mktemp("trained"), launcher)
-    wrong = [f'{{import: "broken_syncs:{name}"}}' for name in WRONG]
-    return warm, *measured(warm, ", ".join([RIGHT, *wrong, "{plan: {buckets: [64KiB]}}"]))
-
-
-def test_every_strategy_is_checked_and_measured(trained):
-    _, _, run = trained
-    entries = by_label(run)
+def test_every_strategy_is_checked_and_measured(preset, trained):
+    entries = by_label(preset[1])
     assert {"I1", "I2", "I3", "I5", "I6", "I9"} <= kept_by(entries["overlap_bucket 64 KiB"])
-    assert {"I4"} <= kept_by(entries["none"]) and "I4" in kept_by(entries["ddp noop"])
-    assert kept_by(entries["local_sgd every step"]) == kept_by(entries["local_sgd every 2 steps"]) == {"I1", "I9"}
-    assert "I12" in kept_by(entries["zero1"]) and "I12" in kept_by(entries["fsdp2"])
-    entries = {name: entry for name, entry in entries.items() if entry.timed is not None}
-    details = {name: entry.detail for name, entry in entries.items()}
+    assert (
+        {"I4"} <= kept_by(entries["none"]) and "I12" in kept_by(entries["zero1"]) and "I12" in kept_by(entries["fsdp2"])
+    )
+    details = {name: entry.detail for name, entry in entries.items() if entry.timed is not None}
     calls = {name: detail.calls for name, detail in details.items()}
     assert len(calls["naive"]) == 21 and len(calls["flat"]) == 1 and calls["none"] == ()
     assert sum(calls["overlap_bucket 64 KiB"]) == sum(calls["naive"]) == sum(calls["ddp 64 KiB"])
     assert all(len(details[name].alone_s) == 5 for name in ("naive", "flat", "ddp 64 KiB"))
-    parts = {name: entry.timed.inner_ns for name, entry in entries.items()}
-    gathered = {name: durations["gather"].min() for name, durations in parts.items()}
+    gathered = {name: entries[name].timed.inner_ns["gather"].min() for name in details}
     assert all(gathered[name] > 2 * gathered["flat"] for name in ("zero1", "zero_redundancy", "fsdp2"))
-    assert gathered["local_sgd every 2 steps"] > 0
-    sums = {name: sum(durations[part] for part in PARTS) for name, durations in parts.items()}
-    assert all((sums[name] <= entry.timed.duration_ns).all() for name, entry in entries.items())
-    line = details["overlap_param"].timeline.ranks[0]
-    assert all(call.ready_s <= call.launched_s <= call.done_s for call in line.calls)
+    others = by_label(trained[2])
+    assert "I4" in kept_by(others["ddp noop"])
+    assert kept_by(others["local_sgd every step"]) == kept_by(others["local_sgd every 2 steps"]) == {"I1", "I9"}
+    assert (others["local_sgd every 2 steps"].timed.inner_ns["gather"] > 0).all()
+    line = others["overlap_param"].detail.timeline.ranks[0]
+    assert line.calls and all(call.ready_s <= call.launched_s <= call.done_s for call in line.calls)
+    for timed in (entry.timed for entry in (*entries.values(), *others.values()) if entry.timed is not None):
+        assert (sum(timed.inner_ns[part] for part in PARTS) <= timed.duration_ns).all()
 
 
-def test_a_wrong_synchroniser_gets_no_number_and_every_other_one_in_the_run_does(trained):
-    _, done, run = trained
-    assert done.returncode == 1 and "failed: " in done.stderr
-    wrong = {f"broken_syncs:{name}": violated for name, violated in WRONG.items()} | {"plan [64 KiB]": {"runs"}}
-    assert failures(run) == wrong
-    timed = {name for name, result in results_of(run).items() if result.step is not None}
-    assert timed == {*by_label(run)} - {*wrong} and len(timed) == 19
+def test_a_wrong_synchroniser_gets_no_number_and_every_other_one_in_the_run_does(preset, trained):
+    """A plan that does not fit the model gets no number either."""
+    wrong = {f"broken_syncs:{name}": violated for name, violated in WRONG.items()}
+    for done, run, violated, right in ((*preset, {"plan [64 KiB]": {"runs"}}, 10), (*trained[1:], wrong, 13)):
+        assert done.returncode == 1 and "failed: " in done.stderr
+        assert failures(run) == violated
+        timed = {name for name, result in results_of(run).items() if result.step is not None}
+        assert timed == {*by_label(run)} - {*violated} and len(timed) == right
 
 
 @pytest.mark.slow
@@ -174,17 +187,13 @@ def test_advised_buckets_are_found_while_planning_or_left_out_with_the_remedy(wa
 def of_users(tmp_path_factory, launcher):
     """Run models as users bring them, each under several strategies."""
     warm = CommandLine(tmp_path_factory.mktemp("users"), launcher)
-    builds = ", ".join(f'{{import: "users_model:build{kind}"}}' for kind in ("", "_normalised", "_newcomers"))
-    text = config_text("naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp, zero1", model=builds)
-    # With some seeds the loss of a few steps rises, and I2 does not judge.
-    done = warm("run", warm.config(text), "--no-plots", "--set", "seed=1")
-    return warm, done, folders.read(warm.runs()[0])
+    builds = ", ".join(f'{{import: "users_model:build{kind}"}}' for kind in ("", "_normalised"))
+    return warm, *measured(warm, "flat, {overlap_bucket: {cap: 1KiB}}, ddp, zero1", "links: [real]", builds)
 
 
 def test_users_models_are_measured_like_a_preset(of_users):
-    """Seeds of ranks differ, so a model that draws its batch draws another on each: that is not called wrong."""
     _, done, run = of_users
-    assert done.returncode == 0 and len(training_of(analyze(run)).scenarios) == 3, done.stderr
+    assert done.returncode == 0 and len(training_of(analyze(run)).scenarios) == 2, done.stderr
     for entry in run.samples:
         assert not [check for check in entry.checks if check.ok is False] and entry.timed is not None
         if (name := strategy_in(entry.case).name) != "none":
@@ -200,14 +209,13 @@ def test_a_shared_weight_is_sent_once_and_a_frozen_one_never(of_users):
     (shared,) = (each for each in scenarios if each.scenario.options.model == "users_model:build")
     results = {result.label: result for result in shared.results}
     matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
-    assert sorted(results["naive"].calls) == [bias, bias, matrix]
     assert results["flat"].calls == (matrix + 2 * bias,)
 
 
 def test_a_launch_of_a_users_model_that_is_missing_is_made_by_resume(of_users):
     warm, _, run = of_users
     lines = (run.path / folders.SAMPLES).read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if b"build_newcomers" not in line]
+    kept = [line for line in lines if b"build_normalised" not in line]
     assert 0 < len(kept) < len(lines)
     (run.path / folders.SAMPLES).write_bytes(b"".join(kept))
     assert warm("resume", str(run.path), "--trust", "--no-plots").returncode == 0

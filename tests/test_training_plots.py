@@ -107,16 +107,15 @@ def test_of_many_ranks_some_are_shown_and_the_reference_and_naive_of_five_kinds_
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    measured = replace(comparison, advice=None)
+    """Intervals are unknown, too: they have no bars."""
+    unknown = Interval(1e-3, 1e-3, 1e-3, IntervalKind.NONE)
+    results = tuple(replace(o, exposed=o.exposed and unknown) for o in comparison.results)
+    measured = replace(comparison, results=results, advice=None)
     text = words(drawn_by(training.buckets, measured)[0])
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
+    assert "1.00 ms exposed" in words(drawn_by(training.steps, measured)[0])
     only_plan = replace(measured, results=(invented.result(invented.PLAN, 1),))
     assert "plan [" in words(drawn_by(training.buckets, only_plan)[0])
-    # An unknown interval has no bars.
-    unknown = Interval(1e-3, 1e-3, 1e-3, IntervalKind.NONE)
-    odd = replace(measured, results=tuple(replace(o, exposed=o.exposed and unknown) for o in comparison.results))
-    assert "1.00 ms exposed" in words(drawn_by(training.steps, odd)[0])
-    assert "measured: overlap_bucket" in words(drawn_by(training.buckets, odd)[0])
 
 
 def test_a_recorded_step_far_above_the_mean_is_named_and_not_drawn(comparison):
