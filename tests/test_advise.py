@@ -1,11 +1,8 @@
 """`advise` answers for stated and measured links, names missing input in one line, and makes torch follow the plan."""
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +28,7 @@ from collbench.stats import intervals
 from collbench.store import folders
 from collbench.store.encoding import samples_to_line
 from conftest import ROOT, with_value
+from training_fixtures import answers_of
 
 BEFORE = str(ROOT / "docs/example/before")
 MIB = 2**20
@@ -305,31 +303,8 @@ def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[st
     return re.findall(rf"```{language}\n(.*?)\n```", written(advice.document(explained)), re.DOTALL)
 
 
-def on_two_ranks(folder: Path, script: str) -> list[str]:
-    """Run this script on two ranks of gloo and return their output; a rank that fails also fails the test."""
-    command = [sys.executable, "-c", script]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(folder / "store")], stdout=-1, stderr=-1, text=True)
-        for rank in range(2)
-    ]
-    printed = []
-    try:
-        for process in ranks:
-            out, err = process.communicate(timeout=300)
-            assert process.returncode == 0, err
-            printed.append(out)
-    finally:
-        for process in ranks:
-            process.kill()
-    return printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("advised", "cpu"),
-    [(True, True), (True, None), (False, True), (False, None)],
-)
-def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised, cpu):
+@pytest.mark.parametrize(("advised", "cpu"), [(True, True), (True, None), (False, None)])
+def test_two_ranks_run_the_code_for_distributed_data_parallel(launcher, advised, cpu):
     """The code runs as printed: buckets, a hook, no_sync, and the assertion that torch made these buckets.
 
     torch refuses the hook for bfloat16 without NCCL by the hook's name, so the test renames it: gloo sends bfloat16.
@@ -340,15 +315,16 @@ def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised,
     before, _, after = code.partition("# after the third step")
     wrapped = "" if "model = DistributedDataParallel(" in code else "model = DistributedDataParallel(model)\n"
     steps = "for _ in range(2):\n    loss_of(model, batches[0]).backward()\n"
-    cleared = "model.zero_grad()\n"
     again = before[before.index("for batch in batches") :].split("\n\n")[0]
     checked = "assert len(made) == planned or [int(size) for size in made] == planned" if advised else ""
     script = (
         f"{HEAD}\ntorch.manual_seed(1)\nmodel = Model()\n"
         f"default_hooks.bf16_compress_hook.__name__ = 'renamed'\n{wrapped}{before}\n"
-        f"{steps}{cleared}{again}\n{CHECK}\n# {after}\n{checked}\nprint('as advised')\ndist.destroy_process_group()\n"
+        f"{steps}model.zero_grad()\n{again}\n{CHECK}\n# {after}\n{checked}\nprint('as advised')\n"
+        "dist.destroy_process_group()\n"
     )
-    assert on_two_ranks(tmp_path, script) == ["as one process\nas advised\n"] * 2
+    printed = [answer["printed"] for answer in answers_of(launcher, "run", script)]
+    assert printed == ["as one process\nas advised\n"] * 2
 
 
 def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():

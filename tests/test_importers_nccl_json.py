@@ -11,12 +11,7 @@ from collbench.analyze.analysis import diagnose
 from collbench.analyze.summaries import summarize
 from collbench.model.errors import ForeignError
 from collbench.packages.interop.importers import assembly, nccl_tests
-from collbench.packages.interop.importers.nccl_tests import (
-    AVERAGE_ASSUMED,
-    NO_TIME_IN_HALF,
-    STRANGE_RATES,
-    WITHOUT_FIRST_CALLS,
-)
+from collbench.packages.interop.importers.nccl_tests import AVERAGE_ASSUMED, NO_TIME_IN_HALF, STRANGE_RATES
 from collbench.packages.interop.importers.readings import Options, read_source
 from collbench.report.notices import sentences
 from conftest import invented_run
@@ -24,17 +19,29 @@ from conftest import invented_run
 
 @pytest.fixture
 def read(tmp_path):
-    def read(text: str, name: str = "x.json", **options):
-        path = tmp_path / name
+    def read(text: str):
+        path = tmp_path / "x.json"
         path.write_text(text)
         source = read_source(path)
-        return source, nccl_tests.read(source, Options(**options))
+        return source, nccl_tests.read(source, Options())
 
     return read
 
 
-def config(**changes) -> dict:
-    return {**json.loads(foreign.nccl_json())["config"], **changes}
+def changed(half: str, **values) -> str:
+    """Return JSON in which a half of the first result has these values."""
+    document = json.loads(foreign.nccl_json())
+    document["results"][0][half] |= values
+    return json.dumps(document)
+
+
+def assembled(source, reading):
+    return assembly.assemble("nccl-tests", "x", [(source, reading)])
+
+
+def out_of_place(entries):
+    """Return the first sample or number of the half that is measured out of place."""
+    return next(entry for entry in entries if entry.case.placement == "out")
 
 
 def test_times_and_cases(read):
@@ -53,16 +60,13 @@ def test_times_and_cases(read):
 
 @pytest.mark.parametrize("time_us", [0, 5e-324, 9e-4, -1])
 def test_results_that_take_no_time_are_left_out(read, time_us):
-    document = json.loads(foreign.nccl_json())
-    document["results"][0]["in_place"]["time"] = time_us
-    _, reading = read(json.dumps(document))
+    _, reading = read(changed("in_place", time=time_us))
     assert reading.left_out[NO_TIME_IN_HALF()] == 1
     assert len(reading.numbers) == 2 * len(foreign.SIZES) - 1
 
 
 def test_only_allowed_variables_are_kept(read):
-    source, reading = read(foreign.nccl_json())
-    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
+    imported = assembled(*read(foreign.nccl_json()))
     everything = json.dumps([imported.facts, imported.session]) + assembly.explanation(imported).decode()
     assert "hunter2" not in everything and "/secret/bin" not in everything and "SECRET_TOKEN" not in everything
     assert imported.session["imported"]["variables"] == {"NCCL_ALGO": "Ring"}
@@ -72,32 +76,23 @@ def test_only_allowed_variables_are_kept(read):
 def test_ranks_of_processes_with_several_devices(read):
     """nccl-tests lists only the first device of each process."""
     device = {"group": 0, "hostname": "node-1", "device_info": "Example GPU"}
-    devices = [{"rank": 0, **device}, {"rank": 4, **device}]
-    _, reading = read(foreign.nccl_json(ranks=8, config=config(ngpus=4, devices=devices)))
+    config = json.loads(foreign.nccl_json())["config"]
+    config |= {"ngpus": 4, "devices": [{"rank": 0, **device}, {"rank": 4, **device}]}
+    _, reading = read(foreign.nccl_json(ranks=8, config=config))
     assert reading.numbers[0].case.world_size == 8
     assert STRANGE_RATES not in {note.kind for note in reading.notes}
 
 
 @pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
 def test_wrong_elements(read, nwrong, verified):
-    document = json.loads(foreign.nccl_json())
-    document["results"][0]["out_of_place"]["nwrong"] = nwrong
-    _, reading = read(json.dumps(document))
-    number = reading.numbers[0]
+    number = read(changed("out_of_place", nwrong=nwrong))[1].numbers[0]
     assert number.verified is verified
     assert (number.failure is not None) == (verified is False)
 
 
 def test_the_list_of_rccl_tests(read):
-    common = {
-        "numCycle": 0,
-        "name": "all_reduce",
-        "ranks": 4,
-        "type": "float",
-        "redop": "sum",
-        "inPlace": 1,
-        "wrong": "0",
-    }
+    common = {"numCycle": 0, "name": "all_reduce", "ranks": 4, "type": "float", "redop": "sum"}
+    common |= {"inPlace": 1, "wrong": "0"}
     rows = [common | {"size": size, "time": 1e6 * foreign.time_s(size, "in")} for size in foreign.SIZES]
     _, reading = read(json.dumps(rows))
     assert {n.case.placement for n in reading.numbers} == {"usual"} and reading.numbers[0].case.world_size == 4
@@ -109,8 +104,7 @@ def test_the_list_of_rccl_tests(read):
 )
 def test_damage_is_one_sentence(read, text):
     with pytest.raises(ForeignError) as caught:
-        source, reading = read(text)
-        assembly.assemble("nccl-tests", "x", [(source, reading)])
+        assembled(*read(text))
     assert "\n" not in str(caught.value)
 
 
@@ -126,9 +120,8 @@ def timed_each(each: dict) -> str:
 def test_times_of_single_calls_give_their_mean_outliers_and_modes(read):
     dice = np.random.default_rng(1)
     slow = [*(10 * np.exp(dice.normal(0, 0.05, 90))), *(40 * np.exp(dice.normal(0, 0.05, 30)))]
-    source, reading = read(timed_each({"times_us": slow}))
-    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
-    (samples, *_) = [entry for entry in imported.samples if entry.case.placement == "out"]
+    imported = assembled(*read(timed_each({"times_us": slow})))
+    samples = out_of_place(imported.samples)
     assert samples.aggregate.slowest_s == pytest.approx([us * 1e-6 for us in slow])
     assert samples.aggregate.statistic.startswith("mean of 20 calls")
     assert samples.aggregate.statistic.endswith("maximum over ranks")
@@ -143,18 +136,17 @@ def test_times_of_single_calls_give_their_mean_outliers_and_modes(read):
 
 def test_the_slowest_process_of_each_call_counts(read):
     each = {"times_us": [1.0, 1.0], "per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}
-    _, reading = read(timed_each(each))
-    (number, *_) = [entry for entry in reading.numbers if entry.case.placement == "out"]
-    assert number.aggregate.each_s == (pytest.approx((1e-6, 5e-6)), pytest.approx((2e-6, 4e-6)))
-    assert number.aggregate.slowest_s == pytest.approx((2e-6, 5e-6))
+    aggregate = out_of_place(read(timed_each(each))[1].numbers).aggregate
+    assert aggregate.each_s == (pytest.approx((1e-6, 5e-6)), pytest.approx((2e-6, 4e-6)))
+    assert aggregate.slowest_s == pytest.approx((2e-6, 5e-6))
 
 
 def test_calls_that_the_tool_leaves_out_are_left_out(read):
     """With -K 2, the file also has the times of the calls that are left out."""
     _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
-    aggregate = next(entry for entry in reading.numbers if entry.case.placement == "out").aggregate
+    aggregate = out_of_place(reading.numbers).aggregate
     assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
-    assert "without the first 2" in aggregate.statistic and WITHOUT_FIRST_CALLS(calls=2) in reading.notes
+    assert "without the first 2" in aggregate.statistic and nccl_tests.WITHOUT_FIRST_CALLS(calls=2) in reading.notes
 
 
 # ── late ranks ───────────────────────────────────────────────────────────────────────────────────
@@ -165,8 +157,7 @@ def diagnosed(read, each: np.ndarray, args=("-z", "3"), ranks=None, test="all_re
     times = {"times_us": each.max(axis=0).tolist(), "per_process_max_times_us": each.tolist()}
     for result in document["results"]:
         result["in_place_per_iter"] = result["out_of_place_per_iter"] = times
-    source, reading = read(json.dumps(document))
-    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
+    imported = assembled(*read(json.dumps(document)))
     run = invented_run([*imported.samples])
     run.environment.append(imported.session)
     return diagnose(run)
@@ -193,20 +184,20 @@ def test_the_rank_that_waits_least_is_late_if_each_call_is_timed_separately(read
     assert finding.cost_s == pytest.approx(300e-6, rel=0.05)
 
 
-def test_without_a_late_rank_no_rank_is_named(read):
-    result = diagnosed(read, apart(None))
-    assert not result.findings and any("no rank is late" in text for text in sentences(result.silent))
+def together() -> np.ndarray:
+    """Return times from one call to the next: the previous call ends for all at once, and all wait for rank 2."""
+    return np.tile(arrivals(2).max(axis=0) + 100, (4, 1)) + arrivals(None)
 
 
-@pytest.mark.parametrize("args", [(), ("-z", "1"), ("--blocking=2",)])
-def test_times_from_one_call_to_the_next_name_no_rank(read, args):
-    """The previous call ends for all ranks at once, so the delay of a late rank is in the time of every rank."""
-    called = arrivals(2)
-    result = diagnosed(read, np.tile(called.max(axis=0) + 100, (4, 1)) + arrivals(None), args)
-    assert not result.findings and any("-I 1 -z 3" in text for text in sentences(result.silent))
-
-
-def test_several_gpus_of_a_process_or_a_root_name_no_rank(read):
-    several = diagnosed(read, apart(1), ranks=8)
-    assert not several.findings and any("one process for each GPU" in text for text in sentences(several.silent))
-    assert not diagnosed(read, apart(1), test="broadcast").findings
+@pytest.mark.parametrize(
+    ("times", "how", "words"),
+    [
+        (apart(None), {}, "no rank is late"),
+        *((together(), {"args": args}, "-I 1 -z 3") for args in ((), ("-z", "1"), ("--blocking=2",))),
+        (apart(1), {"ranks": 8}, "one process for each GPU"),
+        (apart(1), {"test": "broadcast"}, ""),
+    ],
+)
+def test_where_the_times_do_not_show_it_no_rank_is_named_and_the_reason_is(read, times, how, words):
+    result = diagnosed(read, times, **how)
+    assert not result.findings and (not words or any(words in text for text in sentences(result.silent)))

@@ -36,28 +36,20 @@ def aggregated(*times_s: float, case: Case = CASE) -> Run:
 
 
 # ── intervals of one number and of several ───────────────────────────────────────────────────────
-def test_one_number_has_no_interval():
+def test_one_number_has_no_interval_and_decides_nothing():
     (summary,) = summarize(aggregated(1e-3))
     assert summary.time_s is not None and summary.time_s.value == 1e-3
     assert summary.time_s.kind == "none" and not summary.time_s.known
     assert summary.busbw == pytest.approx(1048576 / 1e-3 * 1.5)
     assert (summary.scatter, summary.reached, summary.skew_s, summary.imported) == (None, None, None, WORDS)
-
-
-def test_single_numbers_stay_undecided_without_a_noise_floor():
     old, new = aggregated(1e-3), aggregated(2e-3)
     both = headlines(old), headlines(new)
     undecided = compare.compare(old, new, *both)
     assert undecided.verdict == "INCONCLUSIVE" and not undecided.changes[0].ratio.known
     assert compare.compare(old, new, *both, noise_floor=0.1).verdict == "SLOWER"
-
-
-def test_a_table_of_expectations_wants_an_interval():
-    line = Expectation(
-        operation="all_reduce", backend="nccl", world_size=4, size=1048576, busbw="1 GB/s", metric="pipelined"
-    )
-    expected = Expectations(expect=[line])
-    assert [c.verdict for c in tables.check(expected, headlines(aggregated(1e-3))).checks] == ["INCONCLUSIVE"]
+    usual = {"operation": "all_reduce", "backend": "nccl", "world_size": 4, "size": 1048576, "metric": "pipelined"}
+    expected = Expectations(expect=[Expectation(busbw="1 GB/s", **usual)])
+    assert [c.verdict for c in tables.check(expected, headlines(old)).checks] == ["INCONCLUSIVE"]
     assert [c.verdict for c in tables.check(expected, headlines(aggregated(*[1e-3] * 4))).checks] == ["PASS"]
 
 
@@ -90,9 +82,17 @@ def test_files_are_launches_of_the_same_cases(tmp_path):
     assert merged.session["imported"]["hosts"] == ["node-1"]
 
 
-def test_the_same_output_twice_is_refused(tmp_path):
+def test_files_that_differ_in_other_text_only_are_launches_and_repeats_are_reported(tmp_path):
+    texts = [f"{day}\n$ ./all_reduce_perf -b 1K > {day}.log\n{foreign.nccl()}" for day in ("monday", "tuesday")]
+    assert read(tmp_path, *texts).plan.launches == 2
+    assert read(tmp_path, foreign.nccl(), texts[0]).plan.launches == 2  # of one file no command is known
     with pytest.raises(assembly.ForeignError, match=r"all_reduce.1.txt: the same output as .*all_reduce.0.txt"):
         read(tmp_path, foreign.nccl(), foreign.nccl())
+    rows = "\n".join(foreign.nccl_rows())
+    imported = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
+    assert imported.plan.launches == 2
+    values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
+    assert {"kind": REPEATED_CASES, "values": values} in imported.facts["notices"]
 
 
 OTHER = foreign.nccl().replace
@@ -125,20 +125,6 @@ def test_files_under_other_settings_are_no_launches_of_one_case(tmp_path, texts,
     assert "s3cret" not in str(reason), "only variables of the allow-list are kept"
 
 
-def test_files_that_differ_in_other_text_only_are_launches(tmp_path):
-    texts = [f"{day}\n$ ./all_reduce_perf -b 1K > {day}.log\n{foreign.nccl()}" for day in ("monday", "tuesday")]
-    assert read(tmp_path, *texts).plan.launches == 2
-    assert read(tmp_path, foreign.nccl(), texts[0]).plan.launches == 2  # of one file no command is known
-
-
-def test_repeats_within_one_file_are_reported(tmp_path):
-    rows = "\n".join(foreign.nccl_rows())
-    imported = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
-    assert imported.plan.launches == 2
-    values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
-    assert {"kind": REPEATED_CASES, "values": values} in imported.facts["notices"]
-
-
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
 def test_every_verb_works_on_an_imported_run(warm):
     (warm.folder / "all_reduce 4 GPUs.txt").write_text(foreign.nccl())
@@ -152,7 +138,7 @@ def test_every_verb_works_on_an_imported_run(warm):
     assert manifest["status"] == "complete" and manifest["imported"]["files"][0]["name"] == "all_reduce 4 GPUs.txt"
     assert (path / "config.yaml").read_text().startswith("# imported from nccl-tests 2.17.8")
 
-    shown = warm("report")
+    shown = warm("report", "--no-plots")
     assert shown.returncode == 0 and shown.stdout.split("report: results/")[0] in done.stdout
     rows = list(csv.DictReader(io.StringIO(warm("report", "--format", "csv").stdout)))
     assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
@@ -170,8 +156,8 @@ def test_every_verb_works_on_an_imported_run(warm):
 def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
     """The file has durations of 4 ranks on gloo in the layout of nccl-tests -I 1 -z 3; rank 2 calls 40 ms late."""
     late = "faults=[{do: late, rank: 2, delay: 40ms}]"
-    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=20", late]
-    warm("run", warm.config(), *(word for setting in settings for word in ("--set", setting)))
+    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=15", late]
+    warm("run", warm.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
     (measured,) = warm.only_run().samples
     each = (measured.timed.duration_ns.T / 1e3).tolist()
     document = json.loads(foreign.nccl_json(ranks=4, args=["./all_reduce_perf", "-I", "1", "-z", "3"]))
@@ -202,11 +188,11 @@ def test_a_run_on_the_hardware_of_a_table_is_checked_against_it(warm):
     assert "this is 8×NVIDIA H100 80GB HBM3 on nccl" in other.stderr
 
 
-def test_wrong_results_are_kept_as_failures(cli):
-    (cli.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
-    done = cli("import", "nccl-tests", "x.txt", "--name", "broken")
+def test_wrong_results_are_kept_as_failures(warm):
+    (warm.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
+    done = warm("import", "nccl-tests", "x.txt", "--name", "broken")
     assert done.returncode == 1 and "4 of 8 measurements failed" in done.stderr
-    assert "nccl-tests counted 5 wrong elements" in (cli.runs()[0] / "report.md").read_text()
+    assert "nccl-tests counted 5 wrong elements" in (warm.runs()[0] / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

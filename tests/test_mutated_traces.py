@@ -1,9 +1,9 @@
 """No number appears that a damaged recording does not prove: it is right, a least time, or absent.
 
-Jobs of a few ranks are written as Kineto (with metadata, without, gloo), Inspector and flight recorder files, and
-changed at random: kernels and annotations of unknown names, the first half missing, events and files in another order,
-ids, launches, sizes or numbers of ranks missing, times far from their origin, durations by two clocks. A referee
-computes from the tag of each remaining event what may be claimed; it uses nothing of the reader.
+Jobs of a few ranks are written as Kineto (with metadata, without, gloo), and changed at random: kernels and annotations
+of unknown names, the first half missing, events and files in another order, ids, launches, sizes or numbers of ranks
+missing, times far from their origin. A referee computes from the tag of each remaining event what may be claimed; it
+uses nothing of the reader.
 """
 
 import json
@@ -17,7 +17,7 @@ from collbench.packages.replay import importers as traces
 from collbench.packages.replay.analyze.recorded import recorded_job
 from collbench.packages.replay.report import recorded_sentence
 
-SEEDS = 200
+SEEDS = 60
 # Names of kernels: of a known library, and of unknown ones whose names have a collective, or nothing.
 KNOWN, WORDS, STRANGE = "ncclDevKernel_{}", ("zork_all_reduce_{}", "acme::reduce_scatter<{}>", "zccl_{}"), "zork_{}"
 COMPUTING = ("gemm_{}", "void at::native::reduce_kernel<{}>", "splitKreduce_{}", "flash_fwd_splitkv_combine_{}")
@@ -263,89 +263,4 @@ def test_no_number_appears_that_a_kineto_file_does_not_prove(tmp_path, form):
             judged(documents, form, recorded, counts)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, {names}: {error}") from None
-    print(form, dict(counts))
     assert counts["complete"] > SEEDS / 10 and counts["exposed"] > SEEDS / 4, counts
-
-
-# ── recorders that number their calls ────────────────────────────────────────────────────────────
-def inspector_line(rank, ranks, call):
-    perf = {"coll": call["op"], "coll_sn": call["number"], "coll_msg_size_bytes": 64, "coll_exec_time_us": call["us"]}
-    head = {"header": {"id": "0xe6", "rank": rank, "n_ranks": ranks}, "metadata": {"hostname": "n", "pid": 10 + rank}}
-    return head | {"coll_perf": perf | {"coll_timing_source": call["clock"]}}
-
-
-def recorder_entry(call, ranks):
-    sizes = {"input_sizes": [[16]], "output_sizes": [[16]], "input_dtypes": ["Float"], "process_group": ["0", "all"]}
-    numbers = {"record_id": call["record"], "collective_seq_id": call["number"], "duration_ms": call["us"] / 1000}
-    return {"profiling_name": f"nccl:{call['op']}", "state": "completed", **sizes, **numbers}
-
-
-def numbered_job(draw, form):
-    """Return the calls of each rank, and for each rank how many calls the recorder states that it dropped."""
-    ranks, first, names = draw.choice((2, 3)), draw.choice((0, 1)), ("AllReduce", "AllGather")
-    if form == "recorder":
-        first, names = 1, ("all_reduce",)
-    made = [(name, number) for name in names for number in range(first, first + draw.randint(4, 9))]
-    clocks = draw.choice((("kernel_gpu",), ("kernel_gpu",), ("collective_cpu",), ("kernel_gpu", "collective_cpu")))
-    return [
-        [
-            {"op": op, "number": n, "us": draw.randint(5, 500), "clock": draw.choice(clocks), "record": place}
-            for place, (op, n) in enumerate(made)
-        ]
-        for _ in range(ranks)
-    ], first
-
-
-@pytest.mark.parametrize("form", ["inspector", "recorder"])
-def test_no_total_appears_of_calls_that_are_missing_or_timed_by_two_clocks(tmp_path, form):
-    counts = Counter()
-    for seed in range(SEEDS):
-        draw = random.Random(f"{form} {seed}")
-        ranks, first = numbered_job(draw, form)
-        stated = [0] * len(ranks)
-        for _ in range(draw.randint(0, 2)):
-            mutation, chosen = draw.choice(("half", "some", "order", "stated")), draw.randrange(len(ranks))
-            for rank, calls in enumerate(ranks):
-                match mutation:
-                    case "half":
-                        del calls[: len(calls) // 2]
-                    case "some" if rank == chosen:
-                        calls[:] = [call for call in calls if draw.random() < 0.8]
-                    case "order":
-                        draw.shuffle(calls)
-                    case "stated" if rank == chosen:
-                        stated[rank] = draw.randint(0, 3)
-        paths = []
-        for rank, calls in enumerate(ranks):
-            paths.append(tmp_path / f"dump_rank{rank}.json")
-            if form == "inspector":
-                stats = {"dump_stats": {"coll_dropped_total": stated[rank]}}
-                lines = [inspector_line(rank, len(ranks), call) for call in calls]
-                head = [{key: lines[0][key] for key in ("header", "metadata")} | stats] if lines else []
-                paths[-1].write_text("\n".join(map(json.dumps, [*head, *lines])))
-            else:
-                groups = {"0": {"name": "0", "desc": "default_pg", "ranks": json.dumps([*range(len(ranks))])}}
-                entries = [recorder_entry(call, len(ranks)) for call in calls]
-                paths[-1].write_text(json.dumps({"version": "2.10", "pg_config": groups, "entries": entries}))
-        if not all(ranks):
-            continue
-        job = recorded_job(traces.read(draw.sample(paths, len(paths))))
-        missing = any(
-            {call["number"] for call in calls if call["op"] == op}
-            != {*range(first, 1 + max(call["number"] for call in calls if call["op"] == op))}
-            for calls in ranks
-            for op in {call["op"] for call in calls}
-        )
-        if missing or (form == "inspector" and any(stated)):
-            # Counters that begin at 0 look like counters that begin at 1 if all lack their first call.
-            hidden = first == 0 < min(call["number"] for calls in ranks for call in calls)
-            assert job.total is None or hidden, f"seed {seed}"
-            counts["absent"] += 1
-            continue
-        timed = [call for calls in ranks for call in calls if form == "recorder" or call["clock"] == "kernel_gpu"]
-        timed = timed or [call for calls in ranks for call in calls]
-        assert job.total.in_calls_s == pytest.approx(sum(call["us"] for call in timed) * 1e-6 / len(ranks)), (
-            f"seed {seed}"
-        )
-        counts["total"] += 1
-    assert counts["absent"] > SEEDS / 10 and counts["total"] > SEEDS / 10, counts

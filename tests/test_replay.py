@@ -1,13 +1,12 @@
 """A recorded job is replayed: measured, verified, reported, resumed and compared like any other case."""
 
-import json
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.packages.replay import store as call_file
@@ -26,7 +25,8 @@ STEP = [
     ),
     RecordedCall("barrier", None, None, None, group_size=2, ran_s=0.008, duration_s=0.0001),
 ]  # fmt: skip
-QUICK = ["--set", "launches=2", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
+QUICK = ["--set", "launches=1", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
+CORRUPT = ["--set", "faults=[{do: corrupt, rank: 1, iteration: 5}]"]
 
 
 def saved(folder, *calls):
@@ -36,22 +36,28 @@ def saved(folder, *calls):
     return path.name
 
 
-def test_a_step_is_made_again_and_compared_with_the_recording(warm):
-    done = warm("replay", saved(warm.folder), *QUICK)
+def test_a_step_is_made_again_compared_with_the_recording_and_resumed_without_it(warm):
+    name = saved(warm.folder)
+    done = warm("replay", name, "--no-plots", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     (case,) = run.plan.cases
     timed = run.samples[0].timed
     assert timed.inner_ns[DURATION_NS].shape == (8, 2, 5) and (timed.inner_ns[DURATION_NS] > 0).all()
     assert (timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS] <= timed.duration_ns[:, :, None]).all()
-    pattern = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
+    pattern = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[?.*% of it is "
     sentence = re.search(pattern, done.stdout)
     # 0.4 ms, 1 to 4 ms (two calls that overlap), 1 ms, 0.1 ms
-    assert sentence and sentence[1] == "4.50 ms"
+    assert sentence and sentence[1] == "4.50 ms", done.stdout
+    assert replay_of(run.plan.settings, case)
+
+    (warm.folder / name).unlink()
+    (run.path / "samples.jsonl").write_bytes(b"")
+    assert warm("resume", run.path.name).returncode == 0
+    assert len(warm.only_run().samples) == 1
     report = (run.path / "report.md").read_text()
     assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
     assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
-    assert replay_of(run.plan.settings, case)
 
 
 def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
@@ -78,32 +84,21 @@ def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
     assert "every rank makes" not in report and "send_recv" in report and "## The recorded job\n" in report
 
 
-def test_a_wrong_element_in_any_call_is_noticed(warm):
-    fault = ["--set", "faults=[{do: corrupt, rank: 1, iteration: 5}]"]
-    done = warm("replay", saved(warm.folder), "--no-plots", *QUICK, *fault)
-    assert done.returncode == 1
-    (failure, *_) = [samples.failure for samples in warm.only_run().samples if samples.failure]
+def test_a_wrong_element_in_any_call_is_noticed_also_beside_other_operations(warm):
+    text = f"""
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [4KiB]
+replay: {{recording: [{saved(warm.folder)}]}}
+sampling: {{warmup: 1, warmup_seconds: 0, iterations: 8}}
+"""
+    assert warm("run", warm.config(text), "--no-plots", *CORRUPT).returncode == 1
+    samples = {samples.case.op: samples for samples in warm.only_run().samples}
+    assert samples.keys() == {"replay", "all_reduce"}
+    failure = samples["replay"].failure
     assert failure.kind == "wrong" and "all_reduce of 160000 B" in failure.text
-
-
-def test_an_interrupted_replay_is_resumed_without_the_recording(warm):
-    name = saved(warm.folder)
-    assert warm("replay", name, "--no-plots", *QUICK).returncode == 0
-    (path,) = warm.runs()
-    (warm.folder / name).unlink()
-    lines = (path / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (path / "samples.jsonl").write_bytes(lines[0])
-    assert warm("resume", path.name, "--no-plots").returncode == 0
-    assert len(warm.only_run().samples) == 2
-
-
-def test_a_configuration_can_replay_in_addition_to_other_operations(warm):
-    text = "backends: [gloo]\nworld_sizes: [2]\nlaunches: 1\noperations: [all_reduce]\nsizes: [4KiB]\n"
-    text += (
-        f"replay: {{recording: [{saved(warm.folder)}]}}\nsampling: {{warmup: 1, warmup_seconds: 0, iterations: 8}}\n"
-    )
-    assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    assert {samples.case.op for samples in warm.only_run().samples} == {"replay", "all_reduce"}
 
 
 @pytest.mark.parametrize(
@@ -132,11 +127,8 @@ def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
     assert again.returncode == 2 and "exists already" in again.stderr
     assert warm("replay", name, "--look", "--save", "sweep.yaml").returncode == 0
     planned = warm("plan", "sweep.yaml", "--set", "backends=[gloo]")
-    assert (
-        planned.returncode == 0
-        and "all_reduce" in planned.stdout
-        and "2 × all_reduce float32" in (warm.folder / "sweep.yaml").read_text()
-    )
+    assert planned.returncode == 0 and "all_reduce" in planned.stdout
+    assert "2 × all_reduce float32" in (warm.folder / "sweep.yaml").read_text()
 
 
 def test_a_clock_that_stops_during_spans():
@@ -145,7 +137,6 @@ def test_a_clock_that_stops_during_spans():
     assert free_until(starts[:0], stops[:0], np.array([2.0])).tolist() == [2]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is slow
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
 def test_the_parts_of_calls_add_up_to_the_time_in_calls(spans):
     starts, stops = [start for start, _ in spans], [start + took for start, took in spans]
@@ -156,22 +147,18 @@ def test_the_parts_of_calls_add_up_to_the_time_in_calls(spans):
 
 
 # ── our own training, recorded by torch ──────────────────────────────────────────────────────────
-@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_our_own_gloo_training_recorded_in_three_formats(warm):
     """The profiler, the execution trace and the flight recorder give the same calls of one step."""
     command = [sys.executable, str(ROOT / "tools" / "recorded_job.py"), ".", "--ranks", "2", "--model", "nano"]
     done = subprocess.run(command, cwd=warm.folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    recordings = {}
+    recordings = []
     for kind in ("kineto", "et", "fr"):
         files = [f"{kind}_rank{rank}.json" for rank in (0, 1)]
         saved_as = f"{kind}.calls.jsonl"
         shown = warm("replay", *files, "--look", "--no-plots", "--save", saved_as)
         assert shown.returncode == 0, shown.stderr
-        recordings[kind] = call_file.read(warm.folder / saved_as)
-    lists = {
-        kind: [(call.operation, call.elements_in) for call in recorded.ranks[0].calls]
-        for kind, recorded in recordings.items()
-    }
-    assert lists["kineto"] and all(json.dumps(calls) == json.dumps(lists["kineto"]) for calls in lists.values()), lists
+        recordings.append(call_file.read(warm.folder / saved_as))
+    lists = [[(c.operation, c.elements_in) for c in recorded.ranks[0].calls] for recorded in recordings]
+    assert lists[0] and lists == 3 * lists[:1]

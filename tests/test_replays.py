@@ -28,10 +28,6 @@ def made(*calls, world=2, others=()):
     return replays.replay(recorded(*calls, world=world, others=others), "gloo", world)
 
 
-def ran(ran_s, duration_s, **more):
-    return replace(REDUCE, ran_s=ran_s, duration_s=duration_s, **more)
-
-
 def test_the_same_ranks_make_the_same_calls():
     gather = RecordedCall("all_gather", "bfloat16", 50, 100, group=(0, 1), group_size=2, asynchronous=True)
     result = made(REDUCE, gather, REDUCE)
@@ -59,12 +55,6 @@ def test_the_same_ranks_make_the_same_calls():
 def test_every_rank_calls_in_a_group_like_that_of_the_recorded_rank(group, groups, changes):
     result = made(replace(REDUCE, group=group, group_size=len(group)), world=8)
     assert (str(result.cases[0].groups), result.changes) == (groups, changes)
-
-
-def test_a_group_that_does_not_divide_the_ranks_is_left_out():
-    result = made(REDUCE, replace(REDUCE, group=(0, 1, 2), group_size=3), world=8)
-    assert [str(case.groups) for case in result.cases] == ["contiguous:2"]
-    assert "all_reduce left out: 8 ranks cannot be divided" in " ".join(sentences(result.changes))
 
 
 def test_another_number_of_ranks_is_refused():
@@ -149,6 +139,7 @@ def test_if_a_rank_was_not_recorded_all_ranks_make_the_calls_of_the_first():
     ("call", "message"),
     [
         (replace(REDUCE, operation="mystery"), "mystery left out: CollBench does not know it"),
+        (replace(REDUCE, group=(0, 1, 2), group_size=3), "all_reduce left out: 8 ranks cannot be divided"),
         (replace(REDUCE, elements_in=None, elements_out=None), "its size was not recorded"),
         (replace(REDUCE, elements_in=0, elements_out=0), "it moved nothing"),
         (replace(REDUCE, dtype=None), "unknown dtype, taken as float32"),
@@ -158,35 +149,26 @@ def test_if_a_rank_was_not_recorded_all_ranks_make_the_calls_of_the_first():
     ],
 )
 def test_changes_of_recorded_calls_are_reported(call, message):
-    assert message in " ".join(sentences(made(REDUCE, call).changes))
+    result = made(REDUCE, call, world=8 if call.group_size == 3 else 2)
+    assert message in " ".join(sentences(result.changes))
+    assert "left out" not in message or len(result.cases) == 1
 
 
 def test_a_recording_without_anything_to_make_is_refused():
     with pytest.raises(ForeignError, match="no call can be replayed") as caught:
         made(replace(REDUCE, operation="mystery"))
     assert caught.value.reasons == (replays.UNKNOWN_OPERATION(operation="mystery", count=1),)
-
-
-def test_a_recording_without_calls_is_refused():
     with pytest.raises(ForeignError, match="no call can be replayed: it has no calls"):
         made()
 
 
-def test_only_calls_recorded_as_asynchronous_are_asynchronous():
-    calls = [ran(0.0, 0.010, start_s=0.0), ran(0.011, 0.010, start_s=0.001), ran(0.030, 0.010, asynchronous=True)]
-    result = made(*calls)
-    assert [result.cases[call.case].call for call in result.of(0).calls] == ["sync", "sync", "async"]
-
-
-def test_calls_that_ended_before_a_call_ran_are_waited_for():
-    calls = [
-        ran(0.001, 0.004, asynchronous=True),
-        ran(0.003, 0.005, asynchronous=True),
-        ran(0.006, 0.004),
-        ran(0.020, 0.001),
-    ]
+def test_calls_are_asynchronous_and_waited_for_as_recorded():
+    """A call waits for those that ended before it ran; only what was recorded as asynchronous is."""
+    times = ((0.001, 0.004, True), (0.003, 0.005, True), (0.006, 0.004, None), (0.020, 0.001, None))
+    calls = [replace(REDUCE, ran_s=at, duration_s=took, asynchronous=is_async) for at, took, is_async in times]
     result = made(*calls)
     assert [call.after for call in result.of(0).calls] == [(), (), (0,), (1,)]
+    assert [result.cases[call.case].call for call in result.of(0).calls] == ["async", "async", "sync", "sync"]
 
 
 def test_the_last_of_equal_steps_is_replayed():
@@ -228,7 +210,7 @@ def test_a_plan_lists_the_cases_of_a_replay_or_names_the_number_of_ranks(warm):
     assert (other.returncode, other.stderr.count("\n")) == (2, 1) and "recorded on 8 ranks, not on 2" in other.stderr
 
 
-def test_a_report_states_how_a_replay_was_measured_and_how_precisely(cli):
-    done = cli("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
+def test_a_report_states_how_a_replay_was_measured_and_how_precisely(warm):
+    done = warm("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
     assert "How measured: isolated · barrier before each call" in done.stdout
     assert "**Trust**: spread of launches (too few for a 95 % interval) within this run ±6 %" in done.stdout

@@ -1,13 +1,14 @@
 """Recordings of jobs, in each format, become the same list of calls; missing values are counted, never invented."""
 
+import contextlib
 import gzip
 import io
 import json
 import os
 import pickle
 import pickletools
+import resource
 import struct
-import subprocess
 import sys
 import tarfile
 
@@ -22,7 +23,6 @@ from collbench.packages.replay.analyze.recorded import recorded_job
 from collbench.packages.replay.importers import FILES_NO_RECORDING, FILES_OF_OTHER_FORMAT, recordings
 from collbench.packages.replay.recorded_calls import INCOMPLETE_CALLS, RECORDED_LEFT_OUT, UNSURE_OPERATORS
 from collbench.report.notices import sentence, sentences
-from conftest import ROOT
 
 PAIR = {"Process Group Ranks": "[0, 1]"}
 
@@ -90,13 +90,14 @@ def read_events(folder, *events, **device):
     return traces.read([written(folder, "a.json", kineto(events, **device))])
 
 
-def calls_in(folder, *events, **device):
-    return read_events(folder, *events, **device).ranks[0].calls
-
-
 def looked_at(folder, *events, **device):
     recorded = read_events(folder, *events, **device)
     return recorded, recorded_job(recorded)
+
+
+def us(seconds):
+    """Return seconds as µs, to one place; None stays."""
+    return seconds if seconds is None else round(1e6 * seconds, 1)
 
 
 def says(job, words):
@@ -143,22 +144,18 @@ def test_a_date_or_a_step_in_a_name_is_not_a_rank(name, rank):
 
 
 def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path):
+    def ranks_of(**files):
+        paths = [written(tmp_path, f"{name.replace('_', '.')}.json", content) for name, content in files.items()]
+        job = traces.read(paths)
+        return [rank.rank for rank in job.ranks], job.world_size
+
     events = [param_event(100, "allreduce", **{"Process Group Ranks": "[2, 10]"}), kernel(110, 50, 100)]
-    paths = [written(tmp_path, f"trace.{number}.json", bare(events)) for number in (10, 2)]
-    assert [rank.rank for rank in traces.read(paths).ranks] == [2, 10]
-    described = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
-    assert [rank.rank for rank in traces.read(described).ranks] == [0, 1]
-    beyond = kineto([param_event(100, "allreduce")])
-    del beyond["distributedInfo"]["rank"]  # of 4 ranks, none is number 7
-    unknown = traces.read([written(tmp_path, "step.7.json", beyond)])
-    assert [rank.rank for rank in unknown.ranks] == [None] and unknown.world_size == 4
-
-
-def test_numbers_in_names_that_repeat_are_not_ranks(tmp_path):
-    for host, number in (("a", 100), ("b", 200)):
-        events = [param_event(number, "allreduce", **PAIR), kernel(number + 10, number / 2, number)]
-        written(tmp_path, f"{host}-1.json", bare(events))
-    assert [rank.rank for rank in traces.read([tmp_path]).ranks] == [None, None]
+    assert ranks_of(trace_10=bare(events), trace_2=bare(events))[0] == [2, 10]
+    assert ranks_of(trace_9=kineto(events, rank=0), trace_8=kineto(events, rank=1))[0] == [0, 1]
+    assert ranks_of(step_7=kineto([*events[1:], param_event(100, "allreduce")], rank=None)) == ([None], 4)
+    repeated = [[param_event(ts, "allreduce", **PAIR), kernel(ts + 10, ts / 2, ts)] for ts in (100, 200)]
+    paths = [written(tmp_path, f"{host}-1.json", bare(made)) for host, made in zip("ab", repeated, strict=True)]
+    assert [rank.rank for rank in traces.read(paths).ranks] == [None, None]
 
 
 def job_of_two(tmp_path, second_begins_s, steps=((1, 2, 3), (1, 2, 3))):
@@ -185,10 +182,8 @@ def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
     assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
     assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
+    assert job.total.waited_for == {1: pytest.approx(1 / 3 * 10e-3, rel=0.01)}
     assert says(job, "not every rank of the group recorded")
-
-
-def test_ranks_with_different_numbers_of_steps_give_the_mean_step(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
     assert job.total.calls == pytest.approx(1) and says(job, "different numbers of steps")
 
@@ -209,13 +204,10 @@ def test_the_number_of_ranks_is_as_the_files_prove(tmp_path, device, args, text)
     recorded, job = looked_at(tmp_path, param_event(100, "allreduce", **args), kernel(110, 50, 100), **device)
     assert text in findings.recorded_sentence(job)
     assert job.world_size == (recorded.world_size if "least" not in text and "unknown" not in text else None)
-
-
-def test_files_that_contradict_each_other_prove_no_number_of_ranks(tmp_path):
-    events = [param_event(100, "allreduce", **PAIR)]
-    paths = [written(tmp_path, f"{n}.json", kineto(events, rank=n, world_size=ranks)) for n, ranks in ((0, 8), (1, 4))]
-    recorded = traces.read(paths)
-    assert (recorded.world_size, recorded.world_is_least) == (2, True)
+    if args == PAIR:  # another file of the job contradicts
+        other = kineto([param_event(100, "allreduce", **PAIR)], rank=0, world_size=8)
+        both = traces.read([tmp_path / "a.json", written(tmp_path, "0.json", other)])
+        assert (both.world_size, both.world_is_least) == (2, True)
 
 
 # ── Kineto ───────────────────────────────────────────────────────────────────────────────────────
@@ -295,49 +287,29 @@ def test_only_kernels_show_when_calls_ran_and_what_ran_meanwhile(tmp_path):
     """Ten calls of 5 ms, enqueued 50 µs apart, run one after another: computing overlaps only with the first."""
     events = [param_event(100 + 50 * number, "allreduce") for number in range(10)]
     events += [kernel(1000 + 5000 * number, 5000, 100 + 50 * number) for number in range(10)]
-    calls = calls_in(tmp_path, *events, computing(0, 3000))
-    assert [call.ran_s for call in calls] == pytest.approx([0.0009 + 0.005 * number for number in range(10)])
+    calls = read_events(tmp_path, *events, computing(0, 3000)).ranks[0].calls
+    assert [us(call.ran_s) for call in calls] == [900 + 5000 * number for number in range(10)]
     assert [call.asynchronous for call in calls] == [True] + [False] * 9
-    assert [call.exposed_s for call in calls] == pytest.approx([0.003] + [0.005] * 9)
-
-
-def test_absolute_times_keep_their_fractions(tmp_path):
-    """Older files count µs since 1970; converted to seconds, a float would lose fractions below 0.2 µs."""
+    assert [us(call.exposed_s) for call in calls] == [3000] + [5000] * 9
+    # Older files count µs since 1970; converted to seconds, a float would lose fractions below 0.2 µs.
     epoch = 1_750_000_000_000_000
     events = [param_event(epoch, "allreduce"), kernel(epoch + 10.25, 0.5, epoch), computing(epoch + 10.5, 10)]
-    (call,) = calls_in(tmp_path, *events)
+    (call,) = read_events(tmp_path, *events).ranks[0].calls
     assert (call.ran_s, call.exposed_s) == pytest.approx((10.25e-6, 0.25e-6), rel=1e-6)
 
 
 def test_a_kernel_that_ran_several_calls_belongs_to_each_of_them(tmp_path):
     """torch launches a batch of sends and receives after its last call; the kernel names none of the calls."""
-    group = launched_kernel(200, 900, 9)
     early = launched_kernel(300, 80, 5, "ncclDevKernel_AllReduce")
-    recorded, job = looked_at(tmp_path, p2p_event(100, "send"), p2p_event(110, "recv"), launch(120, 9), group, early)
+    recorded, job = looked_at(tmp_path, *BATCH, early)
     (rank,) = recorded.ranks
-    assert [(call.operation, call.batched) for call in rank.calls] == [("send", True), ("recv", True)]
-    assert sum(call.duration_s for call in rank.calls) == pytest.approx(900e-6)
-    assert (rank.unclaimed, rank.unclaimed_s) == (1, pytest.approx(80e-6))
-    assert job.total.in_calls_s == pytest.approx(900e-6) and job.kinds[0].busbw is None
+    assert [(call.operation, call.batched, us(call.duration_s)) for call in rank.calls] == [
+        ("send", True, 450), ("recv", True, 450),
+    ]  # fmt: skip
+    assert (rank.unclaimed, us(rank.unclaimed_s)) == (1, 80)
+    assert us(job.total.in_calls_s) == 900 and job.kinds[0].busbw is None
     assert says(job, "belong to no recorded call: 1, 80.0 µs")
-    assert not calls_in(tmp_path, p2p_event(100, "send"), launch(120, 9), group)[0].batched
-
-
-def test_kernels_of_a_graph_and_of_other_groups_belong_to_no_call(tmp_path):
-    """A call of one rank has no kernel; kernels that a graph launches were captured before."""
-    alone = param_event(100, "allreduce", **{"Group size": 1, "Process Group Name": "9"})
-    replayed = launched_kernel(300, 300, 9, "ncclDevKernel_AllReduce")
-    (rank,) = read_events(tmp_path, alone, launch(200, 9, "cudaGraphLaunch"), replayed).ranks
-    assert rank.calls[0].duration_s is None and rank.unclaimed == 1
-    gather = param_event(100, "_allgather_base", **{"Process Group Name": "other"})
-    both = [p2p_event(110, "send"), p2p_event(115, "recv"), launch(120, 9), launched_kernel(200, 900, 9)]
-    assert [call.duration_s for call in calls_in(tmp_path, gather, *both)] == [None, *[pytest.approx(450e-6)] * 2]
-
-
-def test_calls_that_share_an_external_id_have_their_own_kernels(tmp_path):
-    events = [param_event(100, "allreduce"), param_event(100, "allreduce") | {"ts": 900}]
-    calls = calls_in(tmp_path, *events, kernel(110, 50, 100), kernel(1010, 50, 100))
-    assert [call.duration_s for call in calls] == [pytest.approx(50e-6)] * 2
+    assert not read_events(tmp_path, BATCH[0], *BATCH[2:]).ranks[0].calls[0].batched
 
 
 @pytest.mark.parametrize(
@@ -399,21 +371,14 @@ def test_a_kernel_that_a_call_launched_communicates_whatever_its_name_is(tmp_pat
 @pytest.mark.parametrize("library", ["nccl", "rccl", "xccl", "hccl", "zccl", "mpi", "ucc", "gloo"])
 def test_annotations_of_every_library_are_calls(tmp_path, library):
     """The tensor of a barrier (its operator has one, its annotation none) keeps none of both apart."""
-    events = []
-    for name, ts, dims, thread in (("allgather", 100, [[], []], 1), ("barrier", 900, [[1], []], 2)):
-        events.append(operator(ts, f"{name}{'_' * (name == 'allgather')}", dims, 90))
-        library = library if thread == 1 else "gloo"
-        events.append(event(f"{library}:{name}", ts + 5, 80, thread, "user_annotation"))
+    events = [operator(100, "allgather_", [[], []], 90), operator(900, "barrier", [[1], []], 90)]
+    events += [event(f"{library}:allgather", 105, 80, 1, "user_annotation")]
+    events += [event("gloo:barrier", 905, 80, 2, "user_annotation")]
     recorded, job = looked_at(tmp_path, *events)
-    times = [(call.operation, call.duration_s) for call in recorded.ranks[0].calls]
-    gathered_s = pytest.approx(80e-6) if library == "gloo" and times[0][1] else None
-    assert times == [("all_gather_list", gathered_s), ("barrier", pytest.approx(80e-6))]
-    assert not recorded.notices and ("at least" in findings.recorded_sentence(job)) == (gathered_s is None)
-
-
-def test_an_annotation_without_an_operator_is_a_call(tmp_path):
-    (call,) = calls_in(tmp_path, annotation(5, "hccl:all_reduce", [[9]], 7))
-    assert (call.operation, call.elements_in, call.duration_s) == ("all_reduce", 9, None)
+    times = [(call.operation, us(call.duration_s)) for call in recorded.ranks[0].calls]
+    gathered = 80 if library == "gloo" and times[0][1] else None
+    assert times == [("all_gather_list", gathered), ("barrier", 80)]
+    assert not recorded.notices and ("at least" in findings.recorded_sentence(job)) == (gathered is None)
 
 
 def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
@@ -427,27 +392,51 @@ def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
     assert recorded.notices == (UNSURE_OPERATORS(count=1),)
 
 
-def test_calls_that_only_the_dispatcher_knows_are_counted(tmp_path):
-    """Backends of vendors annotate nothing; an operator around an annotation is the same call."""
-    calls = calls_in(
-        tmp_path,
-        operator(100, "allreduce_", [[[7]]], 50),
-        annotation(110, "nccl:all_reduce", [[7]]),
-        operator(300, "allreduce_", [[[250]]], 50),
-        operator(305, "allreduce_", [[[250]]], 10),
-        operator(400, "monitored_barrier_", [], 50),
-        operator(500, "_allgather_base_", [[40], [10]], 50),
-    )
-    assert [(call.operation, call.elements_in, call.elements_out) for call in calls] == [
-        ("all_reduce", 7, 7), ("all_reduce", 250, 250), ("all_gather", 10, 40),
-    ]  # fmt: skip
-    assert calls[1].duration_s is None
+BATCH = [p2p_event(100, "send"), p2p_event(110, "recv"), launch(120, 9), launched_kernel(200, 900, 9)]
+SHARED_ID = [param_event(100, "allreduce"), param_event(100, "allreduce") | {"ts": 900}]
+ALONE = param_event(100, "allreduce", **{"Group size": 1, "Process Group Name": "9"})
+# Title → events, and of each call: operation, elements in and out, duration in µs; at the end, kernels of no call.
+EVENTS = {
+    "calls that share an external id": (
+        [*SHARED_ID, kernel(110, 50, 100), kernel(1010, 50, 100)], 2 * [("all_reduce", 100, 100, 50)], 0,
+    ),
+    # A call of one rank has no kernel; kernels that a graph launches were captured before.
+    "a graph": (
+        [ALONE, launch(200, 9, "cudaGraphLaunch"), launched_kernel(300, 300, 9, "ncclDevKernel_AllReduce")],
+        [("all_reduce", 100, 100, None)], 1,
+    ),
+    "a batch after a call of another group": (
+        [param_event(90, "_allgather_base", **{"Process Group Name": "other"}), *BATCH],
+        [("all_gather", 100, 100, None), ("send", 100, 100, 450), ("recv", 100, 100, 450)], 0,
+    ),
+    "an annotation without an operator": (
+        [annotation(5, "hccl:all_reduce", [[9]], 7)], [("all_reduce", 9, 9, None)], 0,
+    ),
+    # Backends of vendors annotate nothing; an operator around an annotation is the same call.
+    "calls that only the dispatcher knows": (
+        [
+            operator(100, "allreduce_", [[[7]]], 50), annotation(110, "nccl:all_reduce", [[7]]),
+            operator(300, "allreduce_", [[[250]]], 50), operator(305, "allreduce_", [[[250]]], 10),
+            operator(400, "monitored_barrier_", [], 50), operator(500, "_allgather_base_", [[40], [10]], 50),
+        ],
+        [("all_reduce", 7, 7, None), ("all_reduce", 250, 250, None), ("all_gather", 10, 40, None)], 0,
+    ),
+    "calls of gloo among described calls": (
+        [
+            param_event(100, "allreduce"), kernel(110, 50, 100), operator(500, "allreduce_", [[[9]]]),
+            annotation(510, "gloo:all_reduce", [[9]], 8000, 5),
+        ],
+        [("all_reduce", 100, 100, 50), ("all_reduce", 9, 9, 8000)], 0,
+    ),
+}  # fmt: skip
 
 
-def test_calls_of_gloo_among_described_calls_are_read(tmp_path):
-    made, ran = operator(500, "allreduce_", [[[9]]]), annotation(510, "gloo:all_reduce", [[9]], 8000, 5)
-    calls = calls_in(tmp_path, param_event(100, "allreduce"), kernel(110, 50, 100), made, ran)
-    assert [call.duration_s for call in calls] == [pytest.approx(50e-6), pytest.approx(8e-3)]
+@pytest.mark.parametrize("title", EVENTS)
+def test_each_call_is_found_once_with_its_own_kernel(tmp_path, title):
+    events, calls, unclaimed = EVENTS[title]
+    (rank,) = read_events(tmp_path, *events).ranks
+    assert [(c.operation, c.elements_in, c.elements_out, us(c.duration_s)) for c in rank.calls] == calls
+    assert rank.unclaimed == unclaimed
 
 
 def test_numbers_that_json_does_not_have(tmp_path):
@@ -543,10 +532,11 @@ def test_flight_recorder(tmp_path):
 
 
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
-    """torch writes pickles when a job hangs."""
-    path = written(tmp_path, "dump_5", pickle.dumps(recorder(), protocol=2))
-    (call,) = traces.read([path]).ranks[0].calls
-    assert call.operation == "all_reduce"
+    """torch writes pickles when a job hangs, each text once; afterwards it refers to the text."""
+    entries = recorder(frames=["a/long/path/of/a/module.py"] * 20)["entries"] * 2000
+    plain = pickle.dumps(recorder() | {"entries": [dict(entry) for entry in entries]}, protocol=2)
+    calls = traces.read([written(tmp_path, "dump_5", plain)]).ranks[0].calls
+    assert len(calls) == 2000 and calls[0].operation == "all_reduce"
 
     class Evil:
         def __reduce__(self):
@@ -555,14 +545,6 @@ def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
     with pytest.raises(ForeignError, match="no class"):
         traces.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_pickle_may_name_its_texts_once(tmp_path):
-    """torch writes each text once and refers to it afterwards."""
-    entries = recorder(frames=["a/long/path/of/a/module.py"] * 20)["entries"] * 2000
-    entries = [dict(entry) for entry in entries]
-    path = written(tmp_path, "dump_5", pickle.dumps(recorder() | {"entries": entries}, protocol=2))
-    assert len(traces.read([path]).ranks[0].calls) == 2000
 
 
 def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
@@ -742,17 +724,17 @@ def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
         written(inside, f"fr_{rank}.json", recorder())
     written(inside, "._fr_0.json", b"\x00 written by macOS")
     assert len(traces.read([inside]).ranks) == len(traces.read([inside / "fr_*.json"]).ranks) == 2
-    archive = tar_of(tmp_path, {"a/._rank-0.json": "written by macOS", "a/rank-2.json": recorder()})
-    assert [rank.rank for rank in traces.read([archive]).ranks] == [2]
     with pytest.raises(ForeignError, match="no file of a recording"):
         traces.read([tmp_path / "none*"])
+    with pytest.raises(ForeignError, match="rank 1 is given twice"):
+        traces.read([inside, written(tmp_path, "again_1.json", recorder())])
 
 
 def test_an_archive_is_read_as_a_folder(tmp_path):
     """Torch writes a folder of sources with an execution trace; the commonest packing has each rank packed, too."""
     others = {"a/kernel_0.py": b"import triton", "a/plot.png": b"\x89PNG\xff", "a/dump": b"\x80\x04broken"}
     packed = {f"a/rank-{rank}.json.gz": gzip.compress(json.dumps(recorder()).encode()) for rank in (2, 5)}
-    recorded = traces.read([tar_of(tmp_path, others | packed)])
+    recorded = traces.read([tar_of(tmp_path, others | packed | {"a/._rank-0.json": b"written by macOS"})])
     assert [rank.rank for rank in recorded.ranks] == [2, 5]
     assert recorded.notices == (FILES_NO_RECORDING(file="a/kernel_0.py", count=3),)
     damaged = packed | {"a/rank-6.json.gz": packed["a/rank-2.json.gz"][:40]}  # a damaged rank is not another file
@@ -768,21 +750,13 @@ def test_an_archive_is_read_as_a_folder(tmp_path):
 def test_other_files_of_a_folder_are_counted(tmp_path):
     written(tmp_path, "README.md", b"# what this is")
     path = written(tmp_path, "fr_rank2.json", recorder())
-    left_out = FILES_NO_RECORDING(file="README.md", count=1)
-    assert traces.read([tmp_path]).notices == (left_out,)
+    (left_out,) = traces.read([tmp_path]).notices
+    assert left_out == FILES_NO_RECORDING(file="README.md", count=1)
     assert sentence(left_out) == "1 × file that is not a recording, such as README.md: left out"
-    (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
-    assert [note.values["count"] for note in traces.read([tmp_path]).notices] == [2]
     for paths in ([path, tmp_path / "README.md"], [tmp_path]):
         with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
             traces.read(paths)
         path.unlink(missing_ok=True)
-
-
-def test_a_rank_that_is_there_twice_is_refused(tmp_path):
-    paths = [written(tmp_path, f"{name}_1.json", recorder()) for name in ("a", "b")]
-    with pytest.raises(ForeignError, match="rank 1 is given twice"):
-        traces.read(paths)
 
 
 @pytest.mark.parametrize(
@@ -806,24 +780,6 @@ def test_torn_and_hostile_files_are_one_line(tmp_path, content, message):
     with pytest.raises(ForeignError) as caught:
         traces.read([written(tmp_path, "t.json", content)])
     assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-# Read each file with 4 GiB at most; print its kind or the error, then the peak memory of the process in MiB.
-READ_EACH = """
-import resource, sys
-from pathlib import Path
-from collbench.packages.replay import importers as traces
-from collbench.model.errors import ForeignError
-resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
-for name in sys.argv[1:]:
-    try:
-        print(traces.read([Path(name)]).kind)
-    except ForeignError as error:
-        print(error)
-# Of this program: the kernel's ru_maxrss begins with that of the process that started it.
-(peak,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
-print(int(peak.split()[1]) // 1024)
-"""
 
 
 def folded_pickle():
@@ -855,12 +811,14 @@ def test_a_few_bytes_take_no_gigabytes(tmp_path):
         "lie.tar.gz": a_header(size=2**40, type=tarfile.XHDTYPE) + bytes(512),
         "sparse.tar.gz": a_header(size=2**40, type=tarfile.GNUTYPE_SPARSE) + bytes(1024),
     }
-    paths = [written(tmp_path, name, content) for name, content in hostile.items()]
-    assert max(path.stat().st_size for path in paths) < 2048
-    command = [sys.executable, "-c", READ_EACH, *map(str, paths)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    *answers, peak_mib = done.stdout.splitlines()
-    assert len(answers) == len(hostile) and int(peak_mib) < 512, done.stdout
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, content in hostile.items():
+        path = written(tmp_path, name, content)
+        assert path.stat().st_size < 2048
+        with contextlib.suppress(ForeignError):
+            traces.read([path])
+        # 256 MiB: the limit of the reader itself, `machine.memory`, is 512 MiB.
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18, name
 
 
 def test_unpacked_bytes_have_a_limit(tmp_path, monkeypatch):
@@ -890,34 +848,28 @@ def test_a_tar_that_was_cut_off_lacks_no_rank_silently(tmp_path):
         assert "cut.tar.gz" in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_file_that_takes_too_much_memory_is_one_line_and_the_limit_is_lifted(tmp_path, monkeypatch):
-    resource = pytest.importorskip("resource")
     if not memory.STATE.exists():
         pytest.skip("this system does not tell how much memory a process has")
     before = resource.getrlimit(resource.RLIMIT_AS)
     monkeypatch.setattr(memory, "LEAST", 2**22)
-    path = written(tmp_path, "a.json.gz", json.dumps(kineto([param_event(1, "allreduce")] * 300_000)).encode())
+    path = written(tmp_path, "a.json.gz", json.dumps(kineto([param_event(1, "allreduce")] * 100_000)).encode())
     with pytest.raises(ForeignError, match="of memory"):
         traces.read([path])
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-def instructions_to_read(path):
-    """Count the instructions of importers that Python runs to read a file: the work, on any machine."""
+def lines_to_read(path):
+    """Count the lines of importers that Python runs to read a file: the work, on any machine."""
     count = 0
 
     def counted(frame, event, _):
         nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
+        count += event == "line"
         return counted
 
-    def entered(frame, event, argument):
-        return counted(frame, event, argument) if "importers" in frame.f_code.co_filename else None
-
     before = sys.gettrace()
-    sys.settrace(entered)
+    sys.settrace(lambda frame, *_: counted if "importers" in frame.f_code.co_filename else None)
     try:
         traces.read([path])
     finally:
@@ -946,9 +898,7 @@ def described_calls(number):
 @pytest.mark.parametrize("recording", [gloo_calls, described_calls])
 def test_reading_kineto_is_linear_in_its_calls(tmp_path, recording):
     """A search through all earlier calls for each call once took 5 s for 4 000 calls."""
-    paths = [written(tmp_path, f"{number}.json", recording(number)) for number in (100, 400)]
-    instructions_to_read(paths[0])  # Python 3.12.1 counts nothing the first time
-    few, many = map(instructions_to_read, paths)
+    few, many = (lines_to_read(written(tmp_path, "a.json", recording(number))) for number in (100, 400))
     assert 0 < many < 4.5 * few
 
 

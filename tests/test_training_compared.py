@@ -30,7 +30,7 @@ from collbench.report.plots.comparison import draw_comparison
 from collbench.report.wording import absence
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
-from training_fixtures import NANO, case_of, run_of, with_copies
+from training_fixtures import NANO, case_of, draw_as_text, run_of, with_copies
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}
 FLAT = case_of(Strategy("flat"), NANO)
@@ -70,33 +70,30 @@ def failed(run, case, failure, checks=()):
 
 
 # ── two kept runs ────────────────────────────────────────────────────────────────────────────────
-def test_a_step_that_takes_20_percent_longer_is_found_and_no_other_is_named():
-    compared = [by_name(compare(planted(seed), planted(1000 + seed, factors={"flat": 1.2}))) for seed in range(20)]
+def test_a_longer_step_and_more_exposed_communication_are_found_and_nothing_else_is_named():
+    """Flat takes 20 % longer, and naive 20 ms more, all of them communication."""
+    after = [planted(1000 + seed, {"naive": 0.02}, factors={"flat": 1.2}) for seed in range(6)]
+    compared = [by_name(compare(planted(seed), run)) for seed, run in enumerate(after)]
     for name in ("flat", "flat again"):
-        assert np.mean([changes[name].verdict == SLOWER for changes in compared]) >= 0.95
+        assert all(changes[name].verdict == SLOWER for changes in compared)
         assert np.mean([changes[name].ratio.low < 1.2 < changes[name].ratio.high for changes in compared]) >= 0.8
-    unchanged = [[changes[name].verdict in {SLOWER, FASTER} for name in ("none", "naive")] for changes in compared]
-    assert np.mean([any(verdicts) for verdicts in unchanged]) <= 0.05
-    turned = by_name(compare(planted(1000, factors={"flat": 1.2}), planted(0)))
-    assert turned["flat"].verdict == FASTER
-
-
-@pytest.mark.slow
-def test_two_equal_runs_are_hardly_ever_called_changed():
-    comparisons = [compare(planted(seed), planted(1000 + seed)) for seed in range(40)]
-    assert np.mean([result.verdict in {SLOWER, FASTER} for result in comparisons]) <= 0.1
-    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in comparisons]) <= 0.1
-    calm = [compare(*(planted(n, launch_scatter=0.005) for n in (seed, 1000 + seed))) for seed in range(20)]
-    assert np.mean([by_name(result)["flat"].verdict == SAME for result in calm]) > 0.8  # the control: not all undecided
-
-
-def test_more_exposed_communication_is_recovered():
-    compared = [by_name(compare(planted(seed), planted(1000 + seed, {"naive": 0.02}))) for seed in range(20)]
     differences = [changes["naive"].exposed.difference for changes in compared]
     assert np.mean([interval.value for interval in differences]) == pytest.approx(0.02, rel=0.1)
     assert np.mean([interval.low < 0.02 < interval.high for interval in differences]) >= 0.8
     assert np.mean([changes["naive"].exposed.resolved for changes in compared]) >= 0.9
-    assert np.mean([changes["none again"].exposed.resolved for changes in compared]) <= 0.05
+    assert not any(changes["none"].verdict in {SLOWER, FASTER} for changes in compared)
+    assert not any(changes["none again"].exposed.resolved for changes in compared)
+    turned = by_name(compare(after[0], planted(0)))
+    assert turned["flat"].verdict == FASTER
+
+
+def test_two_equal_runs_are_hardly_ever_called_changed():
+    kept = [compare(planted(seed), planted(1000 + seed)) for seed in range(6)]
+    sides = [turns(planted(seed), planted(500 + seed)) for seed in range(8)]
+    assert sum(result.verdict in {SLOWER, FASTER} for result in kept) <= 1
+    assert sum(any(c.exposed and c.exposed.resolved for c in result.changes) for result in (*kept, *sides)) <= 1
+    calm = [compare(*(planted(n, launch_scatter=0.005) for n in (seed, 1000 + seed))) for seed in range(4)]
+    assert sum(by_name(result)["flat"].verdict == SAME for result in calm) >= 3  # the control: not all undecided
 
 
 def test_slower_computing_is_not_called_communication():
@@ -159,11 +156,6 @@ def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
     assert {change.verdict for change in compare(a, planted(8, {"flat": 0.01}, 8, launch_scatter=0.2)).changes} == {
         INCONCLUSIVE
     }  # the control: without pairs nothing is decided
-
-
-def test_equal_sides_hardly_ever_differ_in_exposed_communication():
-    comparisons = [turns(planted(seed, launches=6), planted(500 + seed, launches=6)) for seed in range(30)]
-    assert np.mean([any(c.exposed and c.exposed.resolved for c in result.changes) for result in comparisons]) <= 0.05
 
 
 # ── without a partner ────────────────────────────────────────────────────────────────────────────
@@ -234,13 +226,15 @@ def test_the_numbers_arrive_in_every_format(result):
     assert int(suite.get("tests")) == len(result.changes) + 2
 
 
-def test_the_picture_shows_exposed_communication(result, tmp_path, also_svg):
-    path = draw_comparison(result, tmp_path / "a-vs-b")
-    assert path.stat().st_size > 10_000
-    drawn = path.with_suffix(".svg").read_text()
-    for word in ("nano · gloo", "intervals, corrected", "slower", "too small to matter", "over the reference"):
+def test_the_picture_shows_exposed_communication(tmp_path, monkeypatch):
+    draw_as_text(monkeypatch)
+    sides = turns(planted(1), planted(1, {"flat": 0.05}, name="after"))
+    drawn = draw_comparison(sides, tmp_path / "a-vs-b").read_text()
+    for word in (
+        "nano · gloo", "intervals, corrected", "slower", "too small to matter", "over the reference",
+        "a pair of launches",
+    ):  # fmt: skip
         assert word in drawn, word
-    assert ("a pair of launches" in drawn) is bool(result.in_turns)
 
 
 # ── on the command line ──────────────────────────────────────────────────────────────────────────
@@ -260,7 +254,7 @@ def test_runs_are_compared_on_the_command_line(warm):
     done = warm("compare", old, slow)
     assert done.returncode == 1 and "\nSLOWER: " in done.stdout, done.stderr
     assert list((warm.folder / "plots").glob("*-old-vs-*-slow/comparison.png"))
-    assert warm("compare", slow, old).returncode == 0
+    assert warm("compare", slow, old, "--format", "json").returncode == 0
     assert warm("compare", old, broken, "--format", "json").returncode == 1
     done = warm("compare", old, "--across", "strategy=naive,flat")
     assert done.returncode == 0 and "\nFASTER" in done.stdout, done.stderr

@@ -101,28 +101,18 @@ def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with
         assert not plan.cases and all("autocast" in sentence(skip.reason) for skip in plan.skips)
 
 
-def test_plan_prints_notes(warm):
-    (warm.folder / "one.yaml").write_text(
-        "backends: [gloo]\nworld_sizes: [2]\ntraining: {models: [nano], strategies: [ddp], steps: 1}\n"
-    )
-    done = warm("plan", "one.yaml")
-    assert done.returncode == 0 and "\nnote: steps: 1 puts one step" in done.stdout
-
-
-def test_one_rank_tries_a_step_on_a_gpu_and_has_nothing_to_synchronise_on_a_cpu():
-    section = "models: [micro], strategies: [flat, ddp]"
-    machine = replace(TWO_GPUS, gpus=1)
-    for backend, tried in (("gloo", False), ("nccl", True)):
-        text = f"backends: [{backend}]\nworld_sizes: [1]\ntraining: {{{section}}}\n"
-        plan = expand(parse(text.encode(), "x.yaml", [], "x"), machine, 1)
-        assert any(strategy_in(case).name == "flat" for case in plan.cases) is tried
-        assert any("nothing to synchronise" in sentence(skip.reason) for skip in plan.skips) is not tried
-
-
-def test_two_ranks_may_share_a_gpu_to_try_a_step():
-    text = b"backends: [nccl]\nworld_sizes: [2]\ntraining: {models: [micro], strategies: [flat]}\n"
-    machine = replace(TWO_GPUS, gpus=1)
-    refused = expand(parse(text, "x.yaml", [], "x"), machine, 1)
-    assert not refused.cases and "oversubscribe_gpu" in sentence(refused.skips[0].reason)
-    shared = expand(parse(text, "x.yaml", ["oversubscribe_gpu=true"], "x"), machine, 1)
-    assert shared.cases and all(case.oversubscribed for case in shared.cases)
+@pytest.mark.parametrize(
+    ("backend", "ranks", "more", "why"),
+    [
+        ("gloo", 1, [], "nothing to synchronise"),
+        ("nccl", 1, [], None),
+        ("nccl", 2, [], "oversubscribe_gpu"),
+        ("nccl", 2, ["oversubscribe_gpu=true"], None),
+    ],
+)
+def test_a_step_may_be_tried_on_one_gpu(backend, ranks, more, why):
+    text = f"backends: [{backend}]\nworld_sizes: [{ranks}]\ntraining: {{models: [micro], strategies: [flat, ddp]}}\n"
+    plan = expand(parse(text.encode(), "x.yaml", more, "x"), replace(TWO_GPUS, gpus=1), 1)
+    tried = [case for case in plan.cases if strategy_in(case).name == "flat"]
+    assert bool(tried) == (why is None) and all(case.oversubscribed == bool(more) for case in tried)
+    assert any((why or "nothing to") in sentence(skip.reason) for skip in plan.skips) == (why is not None)

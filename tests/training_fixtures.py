@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from collbench.analyze.against import BLOCKS_LEFT_OUT
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
@@ -53,6 +54,7 @@ from collbench.packages.training.synchronisation import (
     reference_of,
     with_strategy,
 )
+from collbench.protocol import messages
 
 STEPS = 5
 SCENARIO = Scenario(
@@ -312,3 +314,21 @@ def with_training(base, **changes):
     """Return an analysis with other conclusions from training steps; the package shows their cases."""
     concluded = replace(training_of(base), **changes)
     return replace(base, of_packages={PACKAGE: concluded})
+
+
+def draw_as_text(monkeypatch):
+    """Write pictures as SVG, in which text stays text, under the name of the PNG."""
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: save(figure, path, format="svg"))
+
+
+def answers_of(launcher, entry, job):
+    """Run a function of `training_ranks` on two ranks, and return their answers."""
+    ranks = launcher.start(2, f"training_ranks:{entry}", job)
+    try:
+        assert all(member.connection.poll(300) for member in ranks.members), "a rank does not answer"
+        answers = [messages.receive(member.connection)[0] for member in ranks.members]
+    finally:
+        ranks.kill()
+    assert {answer["kind"] for answer in answers} == {"done"}, answers
+    return answers
