@@ -26,13 +26,13 @@ def launches(dice, levels, within=0.05, iterations=60):
     return [1e-3 * np.exp(level + dice.normal(0, within, iterations)) for level in levels]
 
 
-@pytest.mark.parametrize("count", [8, 12, 20])
+@pytest.mark.parametrize("count", [8, 20])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
-    """This happens to at most 1 % of cases: of 600, fewer than 16 in 999 of 1000 such tests."""
+    """This happens to at most 1 % of cases: of 200, fewer than 8 in 999 of 1000 such tests."""
     dice = np.random.default_rng(count)
-    cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(600))
-    assert sum(modes.two_kinds(case) is not None for case in cases) < 16
+    cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(200))
+    assert sum(modes.two_kinds(case) is not None for case in cases) < 8
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
@@ -42,16 +42,16 @@ def test_two_modes_within_launches_are_not_two_kinds_of_launches(share):
     def launch(iterations):
         return 1e-3 * np.exp(dice.normal(0, 0.03, iterations)) * np.where(dice.random(iterations) < share, 4.0, 1.0)
 
-    assert sum(modes.two_kinds([launch(10) for _ in range(8)]) is not None for _ in range(300)) <= 6
+    assert sum(modes.two_kinds([launch(10) for _ in range(8)]) is not None for _ in range(100)) <= 2
 
 
 def test_launches_that_draw_one_of_two_levels_are_found():
     dice, correct = np.random.default_rng(1), 0
-    for _ in range(200):
+    for _ in range(50):
         slow = dice.random(12) < 0.3
         reported = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
         correct += 2 <= slow.sum() <= 10 and reported is not None and bool(np.all(reported == slow))
-    assert correct > 160
+    assert correct > 40
 
 
 def test_the_interval_of_the_probability_is_exact():

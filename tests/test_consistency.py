@@ -101,7 +101,7 @@ def test_one_launch_is_not_enough():
 def test_series_that_only_scatter_are_rarely_blamed():
     rng = np.random.default_rng(5)
     blamed = 0
-    for _ in range(100):
+    for _ in range(40):
         summaries = []
         for size in [64 * 2**k for k in range(16)]:
             medians = (5e-5 + size / 1e9) * np.exp(rng.normal(0, 0.05, 5))
@@ -114,4 +114,4 @@ def test_series_that_only_scatter_are_rarely_blamed():
         tripled = Interval(slow.time_s.value * 3, slow.time_s.low * 3, slow.time_s.high * 3, slow.time_s.kind)
         summaries[8] = Summary(slow.case, tripled, launches=5, iterations=100)
         assert consistency.findings(summaries)
-    assert blamed <= 2
+    assert blamed <= 1

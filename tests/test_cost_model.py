@@ -64,7 +64,7 @@ def test_an_exact_series_gives_its_parameters_back(launches):
     assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {kind}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_noisy_series_gives_about_its_parameters_back(seed):
     (fit,) = cost_model.fits(series(one_segment, 0.05, seed))
     assert fit.alpha_s.value == pytest.approx(ALPHA_S, rel=0.1)
@@ -72,9 +72,8 @@ def test_a_noisy_series_gives_about_its_parameters_back(seed):
     assert fit.worst_residual < 0.15
 
 
-@pytest.mark.slow
 def test_intervals_over_launches_cover_the_truth():
-    fits = [cost_model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
+    fits = [cost_model.fits(series(one_segment, 0.05, seed, sizes=SIZES[::3]))[0] for seed in range(50)]
     for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):
         around = [getattr(fit, name) for fit in fits]
         assert all(interval.kind == "over launches" for interval in around)
@@ -122,7 +121,7 @@ def test_parameters_indistinguishable_from_zero_or_infinity_are_not_given(launch
     assert steep.segments[0].alpha_s == 0.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_eager_and_rendezvous_are_two_segments(seed):
     (fit,) = cost_model.fits(series(two_segments, 0.02, seed))
     assert [(s.low, s.high) for s in fit.segments] == [(SIZES[0], SWITCH), (2 * SWITCH, SIZES[-1])]
@@ -132,8 +131,8 @@ def test_eager_and_rendezvous_are_two_segments(seed):
 
 
 def test_one_segment_is_rarely_taken_for_more():
-    counts = [len(cost_model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(40)]
-    assert counts.count(1) >= 34
+    counts = [len(cost_model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(15)]
+    assert counts.count(1) >= 13
 
 
 def test_fewer_sizes_than_four_or_no_numbers_give_no_fit():
@@ -186,7 +185,7 @@ def test_bounds_come_from_the_user_and_from_the_best_pair():
 def test_the_fit_is_the_least_of_scipys_from_many_starts():
     rng = np.random.default_rng(4)
     sizes = 2.0 ** np.arange(10, 27, 2)
-    for _ in range(12):
+    for _ in range(6):
         alpha, beta = 10 ** rng.uniform(-6, -2), 10 ** rng.uniform(-12, -7)
         times = (alpha + beta * sizes) * np.exp(0.3 * rng.normal(size=len(sizes)))
 
@@ -211,7 +210,7 @@ def test_latency_is_not_biased_by_noise():
     rng = np.random.default_rng(5)
     sizes = 2.0 ** np.arange(10, 27, 2)
     drawn = [
-        cost_model._affine(sizes, (3e-4 + 1e-9 * sizes) * np.exp(0.2 * rng.normal(size=len(sizes)))) for _ in range(400)
+        cost_model._affine(sizes, (3e-4 + 1e-9 * sizes) * np.exp(0.2 * rng.normal(size=len(sizes)))) for _ in range(150)
     ]
     alpha, beta = np.exp(np.mean(np.log(drawn), axis=0))
     assert alpha == pytest.approx(3e-4, rel=0.025) and beta == pytest.approx(1e-9, rel=0.03)

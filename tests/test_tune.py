@@ -127,8 +127,8 @@ def test_open_mpi_honours_the_written_file_and_ignores_what_it_should_ignore(tmp
     """Its algorithm for two ranks fails with three, so a program ends with an error exactly if the rule is used."""
     library = catalog.OpenMpi(machine.algorithms())
     written = library.write([SizeRule("all_to_all", 3, 4, 100, Pick("two_proc"))], 1)
-    elsewhere = library.write([SizeRule("all_to_all", 3, 13, 100, Pick("two_proc"))], 1)
-    at_four = library.write([SizeRule("all_to_all", 4, 4, 100, Pick("two_proc"))], 1)
+    others = [SizeRule("all_to_all", 3, 13, 100, Pick("two_proc")), SizeRule("all_to_all", 4, 4, 100, Pick("two_proc"))]
+    elsewhere = library.write(others, 1)  # for other sizes, and for another number of ranks
     broken = written.replace("3 # ranks and more\n3 # sizes\n0 0", "3 # ranks and more\n3 # sizes\n1 0")
     assert broken != written and library.read(broken).rules == ()
     (tmp_path / "program.py").write_text(ALL_TO_ALL)
@@ -141,7 +141,7 @@ def test_open_mpi_honours_the_written_file_and_ignores_what_it_should_ignore(tmp
         done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
         return done.returncode == 0 and done.stdout.split() == ["True"] * 3
 
-    assert [works(text) for text in (written, elsewhere, at_four, broken)] == [False, True, True, True]
+    assert [works(text) for text in (written, elsewhere, broken)] == [False, True, True]
 
 
 @needs_mpi
@@ -210,20 +210,20 @@ def drawn(ratios, launches, scatter=0.05, seed=0):
 def test_a_race_keeps_the_best_and_drops_what_is_clearly_slower():
     best, slow = Pick("c1"), [Pick(f"c{number}") for number in (0, 2, 3, 4, 5)]
     kept = left = 0
-    for seed in range(40):
+    for seed in range(12):
         alive = choosing.raced(drawn({best: -0.2, **dict.fromkeys(slow, 0.3)}, 8, seed=seed), NAMES, 8)
         kept += sum(best in choices for choices in alive.values())
         left += sum(choice in choices for choices in alive.values() for choice in slow)
-    assert kept >= 0.95 * 40 * len(CELLS) and left <= 0.02 * 40 * len(CELLS) * len(slow)
+    assert kept >= 0.95 * 12 * len(CELLS) and left <= 0.02 * 12 * len(CELLS) * len(slow)
 
 
 def test_equal_choices_are_rarely_dropped_however_often_one_looks():
     dropped = sum(
         len(NAMES[cell]) + 1 - len(choices)
-        for seed in range(40)
+        for seed in range(12)
         for cell, choices in choosing.raced(drawn({}, 12, seed=seed), NAMES, 12).items()
     )
-    assert dropped <= 0.05 * 40 * len(CELLS)
+    assert dropped <= 0.05 * 12 * len(CELLS)
 
 
 def test_a_table_has_no_rule_where_nothing_is_faster_and_all_where_everything_is():
@@ -233,8 +233,8 @@ def test_a_table_has_no_rule_where_nothing_is_faster_and_all_where_everything_is
         faster = choosing.faster(choosing.compared(times, picks, range(7, 15)), 0.02)
         return {cell: cell in faster for cell in CELLS}
 
-    assert sum(any(table({}, seed).values()) for seed in range(100)) <= 4
-    assert all(table({Pick("c2"): -0.3}, seed) == dict.fromkeys(CELLS, True) for seed in range(20))
+    assert sum(any(table({}, seed).values()) for seed in range(20)) <= 1
+    assert all(table({Pick("c2"): -0.3}, seed) == dict.fromkeys(CELLS, True) for seed in range(4))
 
 
 def test_crossovers_are_where_straight_lines_cross_and_rules_keep_what_was_proven():
@@ -519,14 +519,14 @@ def test_a_rule_that_nccl_read_and_did_not_take_is_named():
 
 # ── kept launches ────────────────────────────────────────────────────────────────────────────────
 def test_a_table_on_kept_launches_makes_fewer_cells_slower_than_the_smallest_number_does():
-    """Five tables each. Launches that made a table never judge it."""
+    """Two tables each. Launches that made a table never judge it."""
 
     def by_smallest(times):
         named = {cell: [choice for choice in choices if choice != DEFAULT] for cell, choices in times.items()}
         picks = {cell: min(named[cell], key=lambda choice: logs[choice].get(1, np.inf)) for cell, logs in times.items()}
         return proof.Table(picks, 0)
 
-    ours, smallest = (proof.simulated(made_by, proof.truth(), 5) for made_by in (proof.by_tune, by_smallest))
+    ours, smallest = (proof.simulated(made_by, proof.truth(), 2) for made_by in (proof.by_tune, by_smallest))
     assert ours.slower_by_2 <= 0.01 * ours.cells < smallest.slower_by_2
 
 
