@@ -27,7 +27,8 @@ from collbench.store import encoding
 from conftest import ROOT, invented_run
 
 BENCH = ROOT / "bench" / "collbench"
-SOURCES = sorted(BENCH.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in sorted(BENCH.rglob("*.py"))}
+CALLS = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
 # Packages → values that their notices get later than the other values.
 LATER = {"interop": {"rows"}, "replay": {"count", "calls"}}
 
@@ -46,9 +47,8 @@ def test_every_kind_has_a_sentence_and_a_name_of_its_own():
 def test_each_kind_that_a_module_declares_is_found():
     declared = {
         node.args[0].value
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Kind" and isinstance(node.args[0], ast.Constant)
+        for _, node in CALLS
+        if ast.unparse(node.func) == "Kind" and isinstance(node.args[0], ast.Constant)
     }
     assert declared <= set(kinds())
 
@@ -57,15 +57,14 @@ def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
     """Return the notices that the code makes: kind, names of values, whether these are all, file and line."""
     by_constant = {kind.upper().replace("-", "_"): kind for kind in kinds()}
     entries = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
-                names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
-                every = all(word.arg for word in node.keywords)
-                called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]
-                for name in (ast.unparse(part).rpartition(".")[2] for part in called):
-                    if name in by_constant:
-                        entries.append((by_constant[name], names, every, path, node.lineno))
+    for path, node in CALLS:
+        if isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
+            names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
+            every = all(word.arg for word in node.keywords)
+            called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]
+            for name in (ast.unparse(part).rpartition(".")[2] for part in called):
+                if name in by_constant:
+                    entries.append((by_constant[name], names, every, path, node.lineno))
     return entries
 
 
