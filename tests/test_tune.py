@@ -449,7 +449,7 @@ def test_a_budget_holds_and_too_few_launches_are_said(tmp_path, monkeypatch, cap
 @needs_mpi
 @pytest.mark.slow
 def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
-    process = cli.start("tune", cli.config(SMALL), "--budget", "45s", "--output", "own.conf", "--no-plots")
+    process = cli.start("tune", cli.config(SMALL), "--budget", "25s", "--output", "own.conf", "--no-plots")
     while not (runs := cli.runs()) or (runs[0] / "samples.jsonl").read_text().count("\n") < 8:
         assert process.poll() is None, process.communicate()
         time.sleep(0.2)
@@ -474,7 +474,7 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
 
     linear = library.write([SizeRule("all_to_all", 2, 1024, 65536, Pick("pairwise"))], 1)
     (tmp_path / "own.conf").write_text(linear)
-    checked = cli("tune", cli.config(SMALL), "--check", "own.conf", "--budget", "40s", "--no-plots")
+    checked = cli("tune", cli.config(SMALL), "--check", "own.conf", "--budget", "20s", "--no-plots")
     assert checked.returncode in {0, 1, 3} and "2 of 2 cells have a rule" in checked.stdout, checked
     wrong = linear.replace("1024 2 4", "1024 99 4")
     (tmp_path / "own.conf").write_text(wrong)
@@ -488,7 +488,7 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
     """Open MPI's algorithm for two ranks is offered for three."""
     monkeypatch.setattr(catalog, "FOR_TWO", set())
     config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
-    done = warm("tune", warm.config(config), "--budget", "45s", "--no-plots")
+    done = warm("tune", warm.config(config), "--budget", "25s", "--no-plots")
     assert done.returncode == 0, done.stderr
     assert "failed: all_to_all, 3 ranks, two_proc: rank " in done.stdout
     (run,) = warm.runs()
