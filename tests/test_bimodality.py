@@ -10,7 +10,6 @@ from collbench.model.records import Case
 from collbench.packages.bimodality.analyze import launches as modes
 from collbench.packages.bimodality.conclusions import Companion, LaunchFact
 from collbench.packages.bimodality.report import companion_words
-from collbench.stats.intervals import of_share
 from collbench.store import folders
 from conftest import invented_run, samples
 
@@ -52,11 +51,6 @@ def test_launches_that_draw_one_of_two_levels_are_found():
         reported = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
         correct += 2 <= slow.sum() <= 10 and reported is not None and bool(np.all(reported == slow))
     assert correct > 40
-
-
-def test_the_interval_of_the_probability_is_exact():
-    assert of_share(0, 8)[0] == 0.0 and of_share(8, 8)[1] == 1.0
-    assert of_share(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
 
 
 def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():

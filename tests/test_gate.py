@@ -342,8 +342,8 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
         for process in job.processes_of_node(3) if whole_host else ranks:
             process.send_signal(signal.SIGSTOP)
         code, text, content, taint = job.done()
-    # On a busy machine the other nodes scatter so much that all of them may stay undecided, and a sound node, whose rank
-    # got too little of two cores, may be named; the slow node never passes.
+    # On a busy machine the other nodes scatter so much that all may stay undecided, and a sound node whose rank got too
+    # little of two cores may be named; the slow node never passes.
     assert "node3" in hosts(content, "FAIL"), text
     assert "node2" not in hosts(content, "PASS"), text
     assert code == 1 and content["verdict"] == "FAIL"
