@@ -113,7 +113,7 @@ def test_launches_in_which_a_coin_makes_a_rank_late_are_found(tmp_path, warm):
     assert done.returncode == 0, done.stderr
     (kinds,) = modes.launch_modes(folders.read(next(folders.runs(tmp_path / "results"))))
     assert sorted(kinds.slow) == late and kinds.launches == 12
-    assert f"{len(late)} of 12 launches take 2" in " ".join(done.stdout.split())
+    assert f"{len(late)} of 12 launches take 1" in " ".join(done.stdout.split())
 
 
 # ── stalls of gloo ───────────────────────────────────────────────────────────────────────────────
