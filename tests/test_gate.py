@@ -121,18 +121,14 @@ def test_a_fleet_with_slow_nodes_does_not_pass(nodes, slow, named):
 
 
 # ── inside nodes ─────────────────────────────────────────────────────────────────────────────────
-def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
+def test_a_node_that_is_slow_inside_is_named_and_single_ranks_are_said_to_be_unmeasured_there():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
     assert having(verdict) == [3] and verdict.nodes[3].note.kind is SLOW_INSIDE
     assert fleet.stages == ["inside", "look"] and not verdict.remarks
-
-
-def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
-    fleet = Fleet(8, several=[0, 1, 2, 3, 4], slow_inside={3: 0.6, 7: 0.1}, scatter=0.02)
-    verdict = fleet.judged()
-    assert having(verdict) == [3]
+    verdict = Fleet(8, several=[0, 1, 2, 3, 4], slow_inside={3: 0.6, 7: 0.1}, scatter=0.02).judged()
     (remark,) = verdict.remarks
+    assert having(verdict) == [3]
     assert (remark.kind, remark.values) == (SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
     assert Fleet(8).judged().remarks
 
@@ -157,15 +153,12 @@ def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
     assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
 
 
-def test_a_node_measured_only_once_is_not_distinguished_from_its_partner():
+def test_a_node_measured_only_once_or_undecided_when_rounds_begin_to_fail_stays_undecided():
     class Torn(Fleet):
         def measured(self, stage, nodes, rounds_of):
             return super().measured(stage, nodes, rounds_of)[:1]
 
     assert having(Torn(8).judged(), gate.INCONCLUSIVE) == list(range(8))
-
-
-def test_a_node_undecided_when_rounds_begin_to_fail_stays_undecided():
     verdict = Fleet(8, {2: 0.85}, scatter=0.02, failing=["look-2", "look-3"]).judged()
     assert having(verdict, gate.INCONCLUSIVE) == [2] and verdict.verdict == gate.INCONCLUSIVE
 
@@ -207,13 +200,9 @@ def test_slow_paths_between_switches_are_reported_and_fail_no_sound_node(nodes, 
     assert f"a slow path, no slow node: pairs across n0, n{switches}, n{2 * switches}" in text
 
 
-def test_two_generations_are_no_slow_path():
-    verdicts = verdicts_of(10, 16, dict.fromkeys(range(4), 0.5), scatter=0.05)
-    verdicts += verdicts_of(10, 16, dict.fromkeys(range(8), 0.5), scatter=0.05)
-    assert {verdict.path for verdict in verdicts} == {None}
-
-
-def test_fleets_of_mostly_slow_nodes_do_not_pass_if_this_can_be_detected():
+def test_slow_nodes_are_no_slow_path_and_do_not_pass_if_most_are_slow():
+    verdicts = [verdicts_of(10, 16, dict.fromkeys(range(slow), 0.5), scatter=0.05) for slow in (4, 8)]
+    assert {verdict.path for verdict in [*verdicts[0], *verdicts[1]]} == {None}
     verdicts = verdicts_of(20, 16, dict.fromkeys(range(9), 0.65), scatter=0.08)
     assert gate.PASS not in {verdict.verdict for verdict in verdicts}
 

@@ -153,13 +153,16 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
 
 
 def test_disturbances_of_a_case_are_given_with_its_outliers():
-    duration = ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2)
-    quiet = samples(CASE, 1, duration)
-    usage = dataclasses.replace(quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0)
+    quiet = samples(CASE, 1, ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2))
+    usage = dataclasses.replace(
+        quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0, dispatch_bound=31, left_out=3
+    )  # fmt: skip
     (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
     causes = " ".join(sentences(summary.outlier_causes))
     for part in ("the hypervisor took 20 % of a core", "4 periods", "other processes used"):
         assert part in causes, part
+    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in sentences(summary.notices))
+    assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
     (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
     assert (clean.outliers, clean.outlier_causes) == (0, ())
 
@@ -244,14 +247,6 @@ def test_ranks_that_no_case_uses_are_reported(on_first, crosses):
     text = with_sessions(job={"launcher": "srun", "ranks": 16}, hosts=hosts)
     assert f"{16 - CASE.world_size} of the 16 ranks of the job are in no case" in text
     assert ("no case crosses hosts" in text) is crosses
-
-
-def test_a_dispatch_bound_case_is_reported_and_left_out_iterations_are_counted():
-    made = samples(CASE, 1, steady(1.0))
-    usage = dataclasses.replace(made.usage, dispatch_bound=len(made.timed.duration_ns) // 2, left_out=3)
-    (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
-    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in sentences(summary.notices))
-    assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
 
 
 # ── choices of NCCL ──────────────────────────────────────────────────────────────────────────────
