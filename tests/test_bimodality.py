@@ -36,10 +36,10 @@ def launches(dice, levels, within=0.05, iterations=60):
 @pytest.mark.parametrize("count", [8, 20])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
-    """This happens to at most 1 % of cases: of 200, fewer than 8 in 999 of 1000 such tests."""
+    """This happens to at most 1 % of cases, which is two of 200; the cases are drawn from fixed seeds."""
     dice = np.random.default_rng(count)
     cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(200))
-    assert sum(modes.two_kinds(case) is not None for case in cases) < 8
+    assert sum(modes.two_kinds(case) is not None for case in cases) <= 3
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
