@@ -64,19 +64,12 @@ def test_an_exact_series_gives_its_parameters_back(launches):
     assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {kind}
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_noisy_series_gives_about_its_parameters_back(seed):
-    (fit,) = cost_model.fits(series(one_segment, 0.05, seed))
-    assert fit.alpha_s.value == pytest.approx(ALPHA_S, rel=0.1)
-    assert fit.rate.value == pytest.approx(RATE, rel=0.1)
-    assert fit.worst_residual < 0.15
-
-
-@pytest.mark.slow
 def test_intervals_over_launches_cover_the_truth():
-    fits = [cost_model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
+    fits = [cost_model.fits(series(one_segment, 0.05, seed, sizes=SIZES[::3]))[0] for seed in range(50)]
+    assert all(fit.worst_residual < 0.15 for fit in fits)
     for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):
         around = [getattr(fit, name) for fit in fits]
+        assert np.median([interval.value for interval in around]) == pytest.approx(truth, rel=0.05)
         assert all(interval.kind == "over launches" for interval in around)
         assert 43 <= sum(interval.low <= truth <= interval.high for interval in around) <= 49, name
 
@@ -89,17 +82,15 @@ def test_slowness_of_a_whole_launch_widens_the_intervals():
     assert fit.half_size.relative_half_width < 1e-6  # both parameters grow by the same factor
 
 
-def test_sizes_with_more_launches_are_fitted_by_the_launches_that_all_sizes_have():
-    equal = series(one_segment, 0.05)
-    more = [replace(s, means_s=(*s.means_s, 9 * s.means_s[0])) if n == 2 else s for n, s in enumerate(equal)]
-    assert cost_model.fits(more)[0].alpha_s == cost_model.fits(equal)[0].alpha_s
-
-
 def test_parameters_of_few_launches_have_a_range():
     slow = np.array([1.0, 1.3, 1.1])
     (fit,) = cost_model.fits([summary(size, one_segment(size) * slow) for size in SIZES])
     assert fit.alpha_s.kind == "range of launches"
     assert (fit.alpha_s.low, fit.alpha_s.high) == pytest.approx((ALPHA_S, 1.3 * ALPHA_S))
+    # Sizes with more launches are fitted by the launches that all sizes have.
+    equal = series(one_segment, 0.05)
+    more = [replace(s, means_s=(*s.means_s, 9 * s.means_s[0])) if n == 2 else s for n, s in enumerate(equal)]
+    assert cost_model.fits(more)[0].alpha_s == cost_model.fits(equal)[0].alpha_s
 
 
 def test_a_latency_that_is_zero_in_some_launches_is_no_logarithm():
@@ -122,18 +113,21 @@ def test_parameters_indistinguishable_from_zero_or_infinity_are_not_given(launch
     assert steep.segments[0].alpha_s == 0.0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_eager_and_rendezvous_are_two_segments(seed):
-    (fit,) = cost_model.fits(series(two_segments, 0.02, seed))
+def test_eager_and_rendezvous_are_two_segments_of_four_sizes_or_more():
+    (fit,) = cost_model.fits(series(two_segments, 0.02))
     assert [(s.low, s.high) for s in fit.segments] == [(SIZES[0], SWITCH), (2 * SWITCH, SIZES[-1])]
     assert fit.alpha_s.value == pytest.approx(2e-5, rel=0.1)
     assert fit.rate.value == pytest.approx(2e9, rel=0.1)
     assert fit.half_size.value == pytest.approx(3e5, rel=0.2)
+    (eight,) = cost_model.fits(series(two_segments, sizes=SIZES[6:14]))
+    assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
+    (seven,) = cost_model.fits(series(two_segments, sizes=SIZES[6:13]))
+    assert seven.segments == () and seven.note.kind is NO_MODEL
 
 
 def test_one_segment_is_rarely_taken_for_more():
-    counts = [len(cost_model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(40)]
-    assert counts.count(1) >= 34
+    counts = [len(cost_model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(15)]
+    assert counts.count(1) >= 13
 
 
 def test_fewer_sizes_than_four_or_no_numbers_give_no_fit():
@@ -186,7 +180,7 @@ def test_bounds_come_from_the_user_and_from_the_best_pair():
 def test_the_fit_is_the_least_of_scipys_from_many_starts():
     rng = np.random.default_rng(4)
     sizes = 2.0 ** np.arange(10, 27, 2)
-    for _ in range(12):
+    for _ in range(6):
         alpha, beta = 10 ** rng.uniform(-6, -2), 10 ** rng.uniform(-12, -7)
         times = (alpha + beta * sizes) * np.exp(0.3 * rng.normal(size=len(sizes)))
 
@@ -199,19 +193,12 @@ def test_the_fit_is_the_least_of_scipys_from_many_starts():
         assert np.sum(np.log((fitted[0] + fitted[1] * sizes) / times) ** 2) <= best * (1 + 1e-6) + 1e-12
 
 
-def test_every_segment_has_four_sizes():
-    (eight,) = cost_model.fits(series(two_segments, sizes=SIZES[6:14]))
-    assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
-    (seven,) = cost_model.fits(series(two_segments, sizes=SIZES[6:13]))
-    assert seven.segments == () and seven.note.kind is NO_MODEL
-
-
 def test_latency_is_not_biased_by_noise():
     """Relative residuals would give 6 % less at this noise, and intervals that cover 75 to 83 %."""
     rng = np.random.default_rng(5)
     sizes = 2.0 ** np.arange(10, 27, 2)
     drawn = [
-        cost_model._affine(sizes, (3e-4 + 1e-9 * sizes) * np.exp(0.2 * rng.normal(size=len(sizes)))) for _ in range(400)
+        cost_model._affine(sizes, (3e-4 + 1e-9 * sizes) * np.exp(0.2 * rng.normal(size=len(sizes)))) for _ in range(150)
     ]
     alpha, beta = np.exp(np.mean(np.log(drawn), axis=0))
     assert alpha == pytest.approx(3e-4, rel=0.025) and beta == pytest.approx(1e-9, rel=0.03)
@@ -219,7 +206,6 @@ def test_latency_is_not_biased_by_noise():
 
 # ── bounds of the hardware ───────────────────────────────────────────────────────────────────────
 H100 = {"gpus": [{"nvlinks": [6] * 18, "capability": 90, "pcie_generation": 5, "pcie_width": 16}]}
-PCIE = {"gpus": [{"nvlinks": [], "pcie_generation": 4, "pcie_width": 16}]}
 IB = {
     "infiniband": [{"rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}] * 8
     + [{"rate": "100 Gb/sec", "state": "1: DOWN"}]
@@ -236,38 +222,31 @@ def run_of(host, op="all_reduce", seconds=1e-3, size=10**9, hosts=1, **extra):
 
 
 @pytest.mark.parametrize(
-    ("version", "links", "capability", "rate"),
-    [(5, 12, 80, 300e9), (6, 18, 90, 450e9), (7, 18, 90, 450e9), (7, 18, 100, 900e9), (8, 18, 103, 900e9)],
-)
-def test_the_nvlink_version_of_nvml_is_not_a_generation(version, links, capability, rate):
-    gpu = {"nvlinks": [version] * links, "capability": capability, "pcie_generation": 5, "pcie_width": 16}
-    assert gpu_rate({"gpus": [gpu]}) == (f"NVLink ({links} links)", rate)
+    ("gpu", "rate"),
+    [
+        # The version of NVLink that NVML gives is not a generation.
+        *(
+            ({"nvlinks": [version] * links, "capability": capability}, (f"NVLink ({links} links)", rate))
+            for version, links, capability, rate in [
+                (5, 12, 80, 300e9), (6, 18, 90, 450e9), (7, 18, 90, 450e9), (7, 18, 100, 900e9), (8, 18, 103, 900e9),
+            ]
+        ),
+        ({"nvlinks": [99] * 18}, None),  # links of an unknown kind have no bound
+        ({"nvlinks": [], "pcie_generation": 4}, ("PCIe 4 × 16", pytest.approx(31.5e9, rel=0.01))),
+        ({"nvlinks": "not available", "pcie_generation": None, "pcie_width": None}, None),
+    ],
+)  # fmt: skip
+def test_rates_are_those_of_the_data_sheets(gpu, rate):
+    assert gpu_rate({"gpus": [{"pcie_generation": 5, "pcie_width": 16} | gpu]}) == rate
+    assert gpu_rate({"gpus": []}) is None and infiniband_rate(IB) == pytest.approx(8 * 50e9)
 
 
-def test_links_of_an_unknown_kind_have_no_bound():
-    assert gpu_rate({"gpus": [{"nvlinks": [99] * 18, "pcie_generation": 5, "pcie_width": 16}]}) is None
-
-
-def test_an_all_reduce_of_reducing_switches_is_below_its_bound():
-    """475 to 480 GB/s were published for 8 H100, whose links carry 450 GB/s."""
-    analysis = analyze(run_of(H100, seconds=10**9 * 2 * 7 / 8 / 478e9))
-    assert not any("do not believe" in warning for warning in sentences(analysis.notices))
-    assert all(bound.busbw > 478e9 for bound in analysis.bounds)
-
-
-def test_rates_are_those_of_the_data_sheets():
-    assert gpu_rate(H100) == ("NVLink (18 links)", 450e9)
-    assert gpu_rate(PCIE) == ("PCIe 4 × 16", pytest.approx(31.5e9, rel=0.01))
-    assert gpu_rate({"gpus": []}) is gpu_rate({"gpus": [{"nvlinks": "not available"}]}) is None
-    assert infiniband_rate(IB) == pytest.approx(8 * 50e9)
-
-
-@pytest.mark.parametrize(("seconds", "believed"), [(4e-3, True), (2.3e-3, True), (1.8e-3, False)])
+@pytest.mark.parametrize(("seconds", "believed"), [(4e-3, True), (1.75 / 478, True), (2.3e-3, True), (1.8e-3, False)])
 def test_a_number_beyond_the_hardware_is_not_believed(seconds, believed):
-    """1 GB into each GPU over 450 GB/s takes 2.2 ms, even if switches reduce."""
+    """1 GB into each GPU over 450 GB/s takes 2.2 ms, even if switches reduce: 475 to 480 GB/s were published."""
     analysis = analyze(run_of(H100, seconds=seconds))
     assert any("do not believe" in warning for warning in sentences(analysis.notices)) != believed
-    assert [bound.busbw for bound in analysis.bounds] == [450e9 * 2 * 7 / 8]
+    assert [bound.busbw for bound in analysis.bounds] == [450e9 * 2 * 7 / 8] and 450e9 * 2 * 7 / 8 > 478e9
 
 
 def test_hosts_are_bounded_by_the_network_between_them():
@@ -275,13 +254,10 @@ def test_hosts_are_bounded_by_the_network_between_them():
     assert names["InfiniBand between 2 hosts"] == pytest.approx(400e9 * (7 / 8) / (1 / 2))
 
 
-def test_shared_gpus_have_no_bandwidth_and_the_reason_is_reported():
+def test_shared_gpus_and_barriers_have_no_bandwidth():
     analysis = analyze(run_of(H100, seconds=1e-5, oversubscribed=True))
     assert analysis.summaries[0].busbw is analysis.summaries[0].algbw is None
     assert "shared a GPU" in " ".join(sentences(analysis.notices))
-
-
-def test_an_operation_that_moves_nothing_has_no_bound():
-    run = run_of(H100, op="barrier", size=0)
+    run = run_of(H100, op="barrier", size=0)  # moves nothing
     run = replace(run, samples=[replace(run.samples[0], case=replace(run.samples[0].case, dtype="bytes"))])
     assert analyze(run).bounds == ()

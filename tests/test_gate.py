@@ -35,6 +35,11 @@ def having(verdict, which=gate.FAIL):
     return [check.node for check in verdict.nodes if check.verdict == which]
 
 
+def verdicts_of(fleets, nodes, slow=(), least_s=None, **more):
+    """Judge this many fleets, which differ by chance only."""
+    return [Fleet(nodes, dict(slow), seed, **more).judged(least_s) for seed in range(fleets)]
+
+
 # ── rounds ───────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("turn", range(gate.TURNS))
 @pytest.mark.parametrize("count", [4, 7, 8, 33])
@@ -52,18 +57,24 @@ def test_in_a_matching_every_node_is_measured_once_with_another_partner_each_tim
     assert few[:2] == [0, 0] and min(few[2:]) >= gate.MATCHINGS_OF_FEW  # as many rounds, in more launches
 
 
+def test_the_schedule_is_what_a_fleet_takes():
+    fleet = Fleet(16, several=range(16), scatter=0.001)
+    fleet.judged()
+    usual, further = gate.schedule(16, 16)
+    assert sum(map(len, usual)) == fleet.rounds and further
+
+
 # ── the nodes that are named ─────────────────────────────────────────────────────────────────────
 def test_a_large_fleet_needs_few_rounds():
-    fleet = Fleet(512, {77: 0.6})
+    fleet = Fleet(128, {77: 0.6})
     verdict = fleet.judged()
     assert verdict.verdict == gate.FAIL and having(verdict) == [77]
     assert fleet.rounds <= gate.TURNS * gate.MATCHINGS
 
 
 def test_a_sound_fleet_passes():
-    verdicts = [Fleet(128, seed=seed).judged().verdict for seed in range(40)]
-    assert verdicts.count(gate.FAIL) <= 3
-    assert verdicts.count(gate.PASS) >= 34
+    verdicts = [verdict.verdict for verdict in verdicts_of(20, 64)]
+    assert gate.FAIL not in verdicts and verdicts.count(gate.PASS) >= 17
 
 
 def test_a_quiet_fleet_passes_even_if_its_nodes_differ_a_little():
@@ -80,17 +91,22 @@ def test_in_a_small_fleet_the_slow_node_is_named_and_not_its_partners(nodes):
         assert having(verdict) == [slow] and having(verdict, gate.PASS) == [n for n in range(nodes) if n != slow]
 
 
-def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
-    """The point estimate is above the limit half of the time; the lower bound of its slowness is not."""
-    verdicts = [Fleet(32, {5: ALLOWED}, seed).judged() for seed in range(60)]
-    assert sum(5 in having(verdict) for verdict in verdicts) <= 3
+def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
+    """The point estimate of node 5 is below the limit half of the time; the upper bound of its rate hardly ever is."""
+    verdicts = verdicts_of(40, 16, {5: ALLOWED, 9: 0.6})
+    assert sum(5 in having(verdict) for verdict in verdicts) <= 2
+    for check in (check for verdict in verdicts for check in verdict.nodes if check.rate is not None):
+        if check.rate.known:
+            assert check.rate.low < check.rate.value < check.rate.high
+            assert (check.verdict == gate.FAIL) == (check.rate.high < ALLOWED)
+            assert (check.verdict == gate.PASS) == (check.rate.low > ALLOWED)
 
 
 @pytest.mark.parametrize(
     ("nodes", "slow", "named"),
     [
         (4, {1: 0.75}, 0),
-        (4, {1: 0.7}, 32),
+        (4, {1: 0.7}, 16),
         (4, {0: 0.7, 1: 0.7}, 0),
         (8, {0: 0.7, 1: 0.7, 2: 0.7}, 0),
         (8, {5: 0.8}, 0),
@@ -98,34 +114,21 @@ def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
 )
 def test_a_fleet_with_slow_nodes_does_not_pass(nodes, slow, named):
     """No node passes because it was not suspected: of 4 nodes, one at 70 % did in 15 % of fleets, and two in 30 %."""
-    verdicts = [Fleet(nodes, slow, seed).judged() for seed in range(40)]
+    verdicts = verdicts_of(20, nodes, slow)
     assert sum(verdict.verdict == gate.PASS for verdict in verdicts) <= 1
     assert sum(bool(set(having(verdict)) - set(slow)) for verdict in verdicts) <= 1
     assert sum(having(verdict) == [*slow] for verdict in verdicts) >= named
 
 
-def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
-    for seed in range(20):
-        for check in Fleet(32, {5: 0.8, 9: 0.6}, seed).judged().nodes:
-            if check.rate is not None and check.rate.known:
-                assert check.rate.low < check.rate.value < check.rate.high
-                assert (check.verdict == gate.FAIL) == (check.rate.high < ALLOWED)
-                assert (check.verdict == gate.PASS) == (check.rate.low > ALLOWED)
-
-
 # ── inside nodes ─────────────────────────────────────────────────────────────────────────────────
-def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
+def test_a_node_that_is_slow_inside_is_named_and_single_ranks_are_said_to_be_unmeasured_there():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
     assert having(verdict) == [3] and verdict.nodes[3].note.kind is SLOW_INSIDE
     assert fleet.stages == ["inside", "look"] and not verdict.remarks
-
-
-def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
-    fleet = Fleet(8, several=[0, 1, 2, 3, 4], slow_inside={3: 0.6, 7: 0.1}, scatter=0.02)
-    verdict = fleet.judged()
-    assert having(verdict) == [3]
+    verdict = Fleet(8, several=[0, 1, 2, 3, 4], slow_inside={3: 0.6, 7: 0.1}, scatter=0.02).judged()
     (remark,) = verdict.remarks
+    assert having(verdict) == [3]
     assert (remark.kind, remark.values) == (SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
     assert Fleet(8).judged().remarks
 
@@ -145,22 +148,17 @@ def test_a_node_that_was_not_measured_does_not_pass():
 
 
 def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
-    fleet = Fleet(8, dead=[2], slow={5: 0.5}, scatter=0.02)
-    verdict = fleet.judged()
+    verdict = Fleet(8, dead=[2], slow={5: 0.5}, scatter=0.02).judged()
     assert having(verdict) == [2, 5] and sentence(verdict.nodes[2].note) == "it does not answer, in the stage look"
     assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
 
 
-def test_a_node_measured_only_once_is_not_distinguished_from_its_partner():
+def test_a_node_measured_only_once_or_undecided_when_rounds_begin_to_fail_stays_undecided():
     class Torn(Fleet):
         def measured(self, stage, nodes, rounds_of):
             return super().measured(stage, nodes, rounds_of)[:1]
 
-    verdict = Torn(8).judged()
-    assert having(verdict, gate.INCONCLUSIVE) == list(range(8))
-
-
-def test_a_node_undecided_when_rounds_begin_to_fail_stays_undecided():
+    assert having(Torn(8).judged(), gate.INCONCLUSIVE) == list(range(8))
     verdict = Fleet(8, {2: 0.85}, scatter=0.02, failing=["look-2", "look-3"]).judged()
     assert having(verdict, gate.INCONCLUSIVE) == [2] and verdict.verdict == gate.INCONCLUSIVE
 
@@ -176,26 +174,37 @@ def test_each_node_is_checked_against_a_table():
     verdict = Fleet(16).judged(least_s=0.5)
     assert verdict.verdict == gate.FAIL and len(having(verdict)) == 16
     assert Fleet(16).judged(least_s=3.0).verdict != gate.FAIL
-    assert gate.FAIL not in {Fleet(16, seed=seed).judged(least_s=1.0).verdict for seed in range(5)}
+    assert gate.FAIL not in {verdict.verdict for verdict in verdicts_of(5, 16, least_s=1.0)}
+    # Two or three nodes pass by a table only.
+    few = [[Fleet(nodes, scatter=0.02).judged(least_s) for nodes in (2, 3)] for least_s in (None, 1.5, 0.5)]
+    assert [[verdict.verdict for verdict in row] for row in few] == [
+        [gate.INCONCLUSIVE] * 2, [gate.PASS] * 2, [gate.FAIL] * 2,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("nodes", "slow"), [(64, 21), (16, 8)])
 def test_of_two_generations_a_table_names_the_slow_one_and_no_other(nodes, slow):
     """A sound node with many slow partners was called too slow in 40 of 40 such fleets."""
-    for seed in range(5):
-        verdict = Fleet(nodes, dict.fromkeys(range(slow), 0.7), seed, scatter=0.03).judged(least_s=1 / ALLOWED)
-        assert having(verdict) == list(range(slow)), seed
+    generation = dict.fromkeys(range(slow), 0.7)
+    for verdict in verdicts_of(3, nodes, generation, least_s=1 / ALLOWED, scatter=0.03):
+        assert having(verdict) == list(range(slow))
 
 
 @pytest.mark.parametrize(("nodes", "switches"), [(16, 2), (64, 2), (64, 3)])
 def test_slow_paths_between_switches_are_reported_and_fail_no_sound_node(nodes, switches):
-    for seed in range(5):
-        verdict = Fleet(nodes, seed=seed, scatter=0.05, crossing=0.5, switches=switches).judged()
+    for verdict in verdicts_of(2, nodes, scatter=0.05, crossing=0.5, switches=switches):
         assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict)
         assert verdict.path is not None and verdict.path.rate == pytest.approx(0.5, abs=0.05)
         assert verdict.path.groups == tuple(tuple(range(first, nodes, switches)) for first in range(switches))
     text = written(gate_document(verdict, [f"n{node}" for node in range(nodes)]))
     assert f"a slow path, no slow node: pairs across n0, n{switches}, n{2 * switches}" in text
+
+
+def test_slow_nodes_are_no_slow_path_and_do_not_pass_if_most_are_slow():
+    verdicts = [verdicts_of(10, 16, dict.fromkeys(range(slow), 0.5), scatter=0.05) for slow in (4, 8)]
+    assert {verdict.path for verdict in [*verdicts[0], *verdicts[1]]} == {None}
+    verdicts = verdicts_of(20, 16, dict.fromkeys(range(9), 0.65), scatter=0.08)
+    assert gate.PASS not in {verdict.verdict for verdict in verdicts}
 
 
 def test_the_reference_parser_of_openmetrics_reads_a_verdict():
@@ -207,33 +216,11 @@ def test_the_reference_parser_of_openmetrics_reads_a_verdict():
     assert gauge["collbench_node_rate", 'n"3'] == pytest.approx(0.5, abs=0.15)
 
 
-def test_two_generations_are_no_slow_path():
-    fleets = [Fleet(16, dict.fromkeys(range(slow), 0.5), seed, 0.05) for slow in (4, 8) for seed in range(10)]
-    assert {fleet.judged().path for fleet in fleets} == {None}
-
-
-def test_fleets_of_mostly_slow_nodes_do_not_pass_if_this_can_be_detected():
-    fleets = [Fleet(16, dict.fromkeys(range(9), 0.65), seed, 0.08) for seed in range(20)]
-    assert gate.PASS not in {fleet.judged().verdict for fleet in fleets}
-
-
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_few_nodes_pass_by_a_table_only(nodes):
-    assert Fleet(nodes, scatter=0.02).judged().verdict == gate.INCONCLUSIVE
-    assert Fleet(nodes, scatter=0.02).judged(least_s=1.5).verdict == gate.PASS
-    assert Fleet(nodes, scatter=0.02).judged(least_s=0.5).verdict == gate.FAIL
-
-
-def test_the_schedule_is_what_a_fleet_takes():
-    fleet = Fleet(16, several=range(16), scatter=0.001)
-    fleet.judged()
-    usual, further = gate.schedule(16, 16)
-    assert sum(map(len, usual)) == fleet.rounds and further
-
-
 # ── for real: hosts are namespaces on one switch, each with a name of its own ────────────────────
 class Job:
     """A gate on these nodes, with torchrun's variables; `done` returns status, output, gate.json and taint file.
+
+    A node must reach half of the usual rate only: a busy machine then needs no further rounds to see that it does.
 
     name: of all nodes; None for a name of its own for each node.
     """
@@ -248,7 +235,7 @@ class Job:
             self.nodes.append(
                 [
                     subprocess.Popen(
-                        [*inside, sys.executable, str(ROOT / "run_bench.py"), "gate", config],
+                        [*inside, sys.executable, str(ROOT / "run_bench.py"), "gate", config, "--allow", "50%"],
                         cwd=cli.folder,
                         env=cli.environment | place | {"RANK": str(node * ranks + local), "LOCAL_RANK": str(local)},
                         stdout=subprocess.PIPE,
@@ -344,17 +331,18 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
         for process in job.processes_of_node(3) if whole_host else ranks:
             process.send_signal(signal.SIGSTOP)
         code, text, content, taint = job.done()
-    # On a busy machine the other nodes scatter so much that the slow node may stay undecided, and a sound node, whose
-    # rank got too little of two cores, may be named; the slow node never passes.
+    # On a busy machine the other nodes scatter so much that all may stay undecided, and a sound node whose rank got too
+    # little of two cores may be named; the slow node never passes.
     assert "node3" in hosts(content, "FAIL"), text
     assert "node2" not in hosts(content, "PASS"), text
     assert code == 1 and content["verdict"] == "FAIL"
     assert taint.read_text().split() == hosts(content, "FAIL")
     hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4)]
     assert ("answer" if whole_host else "stage look") in hung["note"]["text"] and hung["rate"] is None
-    assert all(check["rate"] is not None for check in fine), text  # none of them passed unmeasured
+    for check in fine:  # measured, and none of them passed unmeasured
+        assert check["rate"] is not None or check["note"]["kind"] == "nothing-usual", text
 
 
-def test_the_gate_needs_several_hosts(cli):
-    done = cli("gate", cli.config())
+def test_the_gate_needs_several_hosts(warm):
+    done = warm("gate", warm.config())
     assert done.returncode == 3 and "this job has one" in done.stderr

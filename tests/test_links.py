@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -83,20 +82,25 @@ def test_a_small_all_reduce_takes_four_delays_longer(fastest_s):
 
 
 @needs_tun
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize(
-    "link",
-    [lambda: links.shaped_pair("1gbit"), lambda: links.bridged(3, "1gbit"), lambda: links.delayed_pair(0.001)],
+    ("link", "error"),
+    [
+        (lambda: links.shaped_pair("1gbit"), RuntimeError),
+        (lambda: links.bridged(3, "1gbit"), KeyboardInterrupt),
+        (lambda: links.delayed_pair(0.001), KeyboardInterrupt),
+    ],
     ids=["shaped pair", "bridged", "delayed pair"],
 )
 def test_nothing_is_left_after_an_error(link, error):
     with pytest.raises(error), link() as network:
         listed = _output("ip", "netns", "list")
         assert all(name in listed for name in network.namespaces)
-        sleeping = subprocess.Popen(["ip", "netns", "exec", network.namespaces[0], "sleep", "60"])
-        time.sleep(0.05)  # until then, the process is not in the namespace
+        inside = ["ip", "netns", "exec", network.namespaces[0], "sh", "-c", "echo inside; exec sleep 60"]
+        sleeping = subprocess.Popen(inside, stdout=subprocess.PIPE)
+        assert sleeping.stdout.readline() == b"inside\n"  # until then, the process is not in the namespace
         raise error
-    assert sleeping.wait(5) == -signal.SIGKILL
+    assert sleeping.wait(60) == -signal.SIGKILL
+    sleeping.stdout.close()
     assert not left_behind()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analyze.notices import _OF_HOST, _OF_VARIABLES, BUSY, CHECKED_ELSEWHERE, HostState
-from collbench.analyze.summaries import _OF_SUMMARY, DISPATCH_BOUND, STEAL
+from collbench.analyze.notices import _OF_HOST, _OF_VARIABLES, BUSY, HostState
+from collbench.analyze.summaries import _OF_SUMMARY, STEAL
 from collbench.catalog import splits
 from collbench.catalog.rules import ANYWHERE, HERE, Facts
 from collbench.model.conclusions import Stall, Summary
@@ -27,7 +27,8 @@ from collbench.store import encoding
 from conftest import ROOT, invented_run
 
 BENCH = ROOT / "bench" / "collbench"
-SOURCES = sorted(BENCH.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in sorted(BENCH.rglob("*.py"))}
+CALLS = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
 # Packages → values that their notices get later than the other values.
 LATER = {"interop": {"rows"}, "replay": {"count", "calls"}}
 
@@ -37,18 +38,14 @@ def fields(template: str) -> dict[str, str]:
     return {name: spec or "" for _, name, spec, _ in string.Formatter().parse(template) if name is not None}
 
 
-def test_every_kind_has_a_sentence_and_a_name_of_its_own():
+def test_every_kind_has_a_sentence_and_a_name_of_its_own_and_is_found():
     assert all(kind.text for kind in kinds())
     with pytest.raises(ValueError, match="two kinds of notices are named busy"):
         Kind("busy", "another sentence")
-
-
-def test_each_kind_that_a_module_declares_is_found():
     declared = {
         node.args[0].value
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Kind" and isinstance(node.args[0], ast.Constant)
+        for _, node in CALLS
+        if ast.unparse(node.func) == "Kind" and isinstance(node.args[0], ast.Constant)
     }
     assert declared <= set(kinds())
 
@@ -57,15 +54,14 @@ def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
     """Return the notices that the code makes: kind, names of values, whether these are all, file and line."""
     by_constant = {kind.upper().replace("-", "_"): kind for kind in kinds()}
     entries = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
-                names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
-                every = all(word.arg for word in node.keywords)
-                called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]
-                for name in (ast.unparse(part).rpartition(".")[2] for part in called):
-                    if name in by_constant:
-                        entries.append((by_constant[name], names, every, path, node.lineno))
+    for path, node in CALLS:
+        if isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
+            names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
+            every = all(word.arg for word in node.keywords)
+            called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]
+            for name in (ast.unparse(part).rpartition(".")[2] for part in called):
+                if name in by_constant:
+                    entries.append((by_constant[name], names, every, path, node.lineno))
     return entries
 
 
@@ -101,43 +97,35 @@ def test_the_values_of_each_rule_are_facts(rules, facts):
             assert set(fields(rule.kind.text)) <= rule.kind.of(facts, rule.names).values.keys()
 
 
-WORDED = [
-    (
-        kind_named("crowded")(ranks=(4, 8), cores=1),
-        "4, 8 ranks share 1 core: they wait for a core as well as for data; use fewer ranks",
-    ),
-    (
-        BUSY(host="node1", load=1.25, cores=2),
-        "host node1: the machine was busy at the start (load 1.25 on 2 cores); repeat when it is idle",
-    ),
-    (kind_named("far-outliers")(far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
-    (
-        kind_named("far-outliers")(far=3, iterations=40, causes=(STEAL(share=0.25),)),
-        "3 of 40 iterations are far outliers; seen meanwhile: the hypervisor took 25 % of a core",
-    ),
-    (
-        DISPATCH_BOUND(share=0.125, host_s=0.002),
-        "dispatch-bound: in 12.5 % of the iterations the GPU ran out of work before all was enqueued, so this is not "
-        "the device's time; by the host's clock 2.00 ms",
-    ),
-    (
-        CHECKED_ELSEWHERE(right=8, wrong=0, unchecked=0),
-        "CollBench verified none of the results; the tool itself found 8 right and 0 wrong",
-    ),
-    (
-        SEVERAL_REASONS(
-            reasons=tuple(
-                LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
-                for needed in (2**30, 2**30 + 1, 2**31)
-            )
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            kind_named("crowded")(ranks=(4, 8), cores=1),
+            "4, 8 ranks share 1 core: they wait for a core as well as for data; use fewer ranks",
         ),
-        "2 ranks on gloo need 1.00 GiB of memory; 1.00 MiB may be used here (and 1 other reason: see plan)",
-    ),
-]
-
-
-def test_notices_in_words():
-    assert [sentence(given) for given, _ in WORDED] == [text for _, text in WORDED]
+        (
+            kind_named("far-outliers")(far=3, iterations=40, causes=(STEAL(share=0.25),)),
+            "3 of 40 iterations are far outliers; seen meanwhile: the hypervisor took 25 % of a core",
+        ),
+        (kind_named("far-outliers")(far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
+        (
+            BUSY(host="node1", load=1.25, cores=2),
+            "host node1: the machine was busy at the start (load 1.25 on 2 cores); repeat when it is idle",
+        ),
+        (
+            SEVERAL_REASONS(
+                reasons=tuple(
+                    LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
+                    for needed in (2**30, 2**30 + 1, 2**31)
+                )
+            ),
+            "2 ranks on gloo need 1.00 GiB of memory; 1.00 MiB may be used here (and 1 other reason: see plan)",
+        ),
+    ],
+)
+def test_a_sentence_has_numbers_lists_causes_and_the_remedy(given, text):
+    assert sentence(given) == text
 
 
 # Without the kinds of packages loaded: read the notices of an import in a manifest, and a name of no kind.

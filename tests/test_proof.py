@@ -58,30 +58,22 @@ def test_a_run_is_of_this_code_until_a_path_of_its_claim_changes(repository):
     confirmed = RUN | {"commit": commit, "confirmed": git("rev-parse", "HEAD")}
     assert accuracy.standing(claim(paths=("bench",)), confirmed, folder) == CURRENT
     assert accuracy.standing(claim(replaced={1: "too few"}), confirmed, folder) == "protocol 1"
+    for unknown in ("0123456789ab", "0123456789ab-dirty", "not available"):
+        assert accuracy.standing(claim(paths=("bench",)), RUN | {"commit": unknown}, folder) == UNKNOWN
 
 
-@pytest.mark.parametrize("commit", ["0123456789ab", "0123456789ab-dirty", "not available"])
-def test_without_its_commit_the_code_of_a_run_is_unknown(repository, commit):
-    assert accuracy.standing(claim(paths=("bench",)), RUN | {"commit": commit}, repository[0]) == UNKNOWN
-
-
-def test_a_confirmed_run_keeps_its_own_commit(tmp_path, monkeypatch):
+def test_claims_name_files_that_exist_and_kept_runs_a_protocol_that_is_explained(tmp_path, monkeypatch):
+    """Git says of a path that never was that nothing changed. A confirmed run keeps its own commit."""
+    for name, each in CLAIMS.items():
+        assert all((accuracy.ROOT / path).exists() for path in each.files), name
     before = accuracy.kept()
+    for name, run in before.items():
+        assert run["version"] in {CLAIMS[name].version, *CLAIMS[name].replaced}, name
     for name in ("FILE", "PAGE"):
         monkeypatch.setattr(accuracy, name, tmp_path / name)
     accuracy.keep("delays", before["delays"])
     accuracy.confirm("delays")
-    changed = accuracy.kept()["delays"]
-    head = subprocess.run(["git", "-C", accuracy.ROOT, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    assert changed.pop("confirmed") == (head[:12] or "not available")
-    assert changed == {key: value for key, value in before["delays"].items() if key != "confirmed"}
-
-
-def test_all_paths_of_a_claim_exist():
-    """Git says of a path that never was that nothing changed."""
-    for name, each in CLAIMS.items():
-        missing = [path for path in each.files if not (accuracy.ROOT / path).exists()]
-        assert not missing, name
+    assert accuracy.kept()["delays"] == before["delays"] | {"confirmed": accuracy.kept()["delays"]["confirmed"]}
 
 
 def test_the_page_begins_with_what_does_not_hold(monkeypatch):
@@ -106,8 +98,3 @@ def test_the_page_begins_with_what_does_not_hold(monkeypatch):
 )
 def test_an_interval_is_judged_and_not_its_middle(low, high, outcome):
     assert judged(low, high, 0.98, 1.02) == outcome
-
-
-def test_a_claim_whose_protocol_changed_states_the_reason():
-    for name, run in accuracy.kept().items():
-        assert run["version"] in {CLAIMS[name].version, *CLAIMS[name].replaced}, name

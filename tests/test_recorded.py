@@ -1,7 +1,7 @@
 """Time in the calls of a recorded job is divided into moving and waiting only if everything needed was recorded."""
 
 import json
-import time
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -47,14 +47,6 @@ def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_
     assert few.late is None and "waiting; 3 steps are too few to name a late rank (" in findings.recorded_sentence(few)
     table = written(findings.recorded_parts(result))
     assert "moving" in table and "exposed" not in table
-
-
-def test_calls_that_overlap_wait_at_first_and_move_data_at_the_end():
-    """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
-    early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
-    late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
-    result = job(early, early, late)
-    assert result.total.moved_s == pytest.approx(0.020) and result.total.waited_s == pytest.approx(0.200 / 3)
 
 
 def test_a_rank_that_ends_late_is_reported_and_no_other_rank_is_blamed():
@@ -121,6 +113,11 @@ def test_groups_are_distinguished():
 
 
 def test_time_of_calls_that_overlap_is_counted_once_if_there_is_a_timeline():
+    """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
+    early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
+    late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
+    result = job(early, early, late)
+    assert result.total.moved_s == pytest.approx(0.020) and result.total.waited_s == pytest.approx(0.200 / 3)
     overlapping = [call(4.0, 0.0, group=(0,)), call(4.0, 2.0, group=(0,))]
     assert job(overlapping).total.in_calls_s == pytest.approx(0.006)
     enqueued = [call(4.0, start_s=0.0, group=(0,)), call(4.0, start_s=0.002, group=(0,))]
@@ -140,6 +137,8 @@ def test_a_step_is_the_mean_of_the_recorded_steps():
     result = job(calls, calls, [*calls, call(100.0, 90.0)])
     assert result.steps == 3 and result.total.in_calls_s == pytest.approx(0.003) and result.total.calls == 1
     assert any("outside the recorded steps" in text for text in sentences(result.withheld))
+    one = findings.recorded_sentence(job([call(2.0, step=7)], world=3))
+    assert one.endswith("(Kineto, 1 of 3 ranks, 1 step)") and "2.00 ms per step" in one
 
 
 def test_without_durations_only_the_calls_are_reported():
@@ -149,17 +148,27 @@ def test_without_durations_only_the_calls_are_reported():
     assert "not recorded" in findings.recorded_sentence(result)
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_calls_do_not_take_minutes():
-    """The search is linear: ten times the calls may take fifty times as long, and a quadratic search takes longer."""
+def test_many_calls_do_not_take_minutes():
+    """The search is linear in the number of calls: lines of code are counted, as a busy machine has no steady clock."""
 
-    def seconds(count):
+    def lines_run(count):
         ranks = [[call(1.0, 2.0 * number, sequence=number) for number in range(count)] for _ in GROUP]
-        began = time.process_time()
-        job(*ranks)
-        return time.process_time() - began
+        events = 0
 
-    assert seconds(30_000) < 50 * max(seconds(3_000), 0.01)
+        def tracer(*_):
+            nonlocal events
+            events += 1
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            job(*ranks)
+        finally:
+            sys.settrace(before)
+        return events
+
+    assert lines_run(2_000) < 12 * lines_run(200)
 
 
 def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_together():
@@ -181,28 +190,24 @@ def waits_of_equal_ranks(rng, ranks, calls):
     return [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
 
 
-@pytest.mark.parametrize(("ranks", "calls"), [(8, 9), (8, 30), (16, 30), (64, 100)])
+@pytest.mark.parametrize(("ranks", "calls"), [(8, 9), (8, 30), (64, 60)])
 def test_among_equal_ranks_a_rank_is_hardly_ever_named(ranks, calls):
     """With a limit of a share of 2/n alone, 56 of 60 and 60 of 60 such jobs had a culprit."""
     rng = np.random.default_rng(ranks)
-    culprits = sum(named(waits_of_equal_ranks(rng, ranks, calls), range(ranks)) is not None for _ in range(60))
-    assert culprits <= 7  # 5 % of the jobs are 3; 8 or more happen in one of a hundred sets of jobs
+    culprits = sum(named(waits_of_equal_ranks(rng, ranks, calls), range(ranks)) is not None for _ in range(30))
+    assert culprits <= 4  # 5 % of the jobs are 1.5; 5 or more happen in one of fifty sets of jobs
 
 
 def test_a_rank_that_is_late_in_half_of_the_steps_is_named():
     rng, hits = np.random.default_rng(1), 0
-    for _ in range(30):
+    for _ in range(15):
         late = 1 + 0.03 * rng.normal(size=(30, 8))
         late[rng.random(30) < 0.5, 3] += 0.1
         units = [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
         hits += named(units, range(8)) == 3
-    assert hits >= 27
-
-
-def test_one_step_names_no_rank():
-    assert named([{3: 1.0}], range(8)) is None
-    assert named([], range(8)) is None
-    assert named([{3: 1.0}] * 3, range(8)) == 3
+    assert hits >= 13
+    # One step names no rank.
+    assert named([{3: 1.0}], range(8)) is named([], range(8)) is None and named([{3: 1.0}] * 3, range(8)) == 3
 
 
 def test_a_program_can_read_the_output_of_look(warm):
@@ -237,12 +242,8 @@ def test_sizes_and_bus_bandwidths_of_calls():
     assert "GB/s" in written(findings.recorded_parts(result))
     alone = job([call(2.0)], world=3)
     assert alone.kinds[0].busbw == pytest.approx(400 * 2 * (2 / 3) / 2e-3)
-
-
-def test_one_marked_step_is_a_step():
-    result = job([call(2.0, step=7)], world=3)
-    assert findings.recorded_sentence(result).endswith("(Kineto, 1 of 3 ranks, 1 step)")
-    assert "2.00 ms per step" in findings.recorded_sentence(result)
+    overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
+    assert overlapped.kinds[0].busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)  # the rate is per call
 
 
 def test_unknown_times_are_null_and_not_zero():
@@ -261,12 +262,6 @@ def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_distinguished
     slow, fast = (call(5.0, sequence=1, communicator="a"), call(1.0, sequence=1, communicator="b"))
     other = job(*([slow, fast] if rank else [fast, slow] for rank in range(3)))
     assert other.total.waited_s == 0
-
-
-def test_the_rate_of_calls_that_overlap_is_per_call():
-    overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
-    (row,) = overlapped.kinds
-    assert row.busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)
 
 
 def test_kinds_without_timed_calls_stay_unknown_in_a_sum():

@@ -1,4 +1,7 @@
-"""Reports, pages, tables and pictures show measured values with units, and embed nothing from outside."""
+"""Reports, pages, tables and pictures show measured values with units, and embed nothing from outside.
+
+report.html fits a phone and a desk without scrolling sideways, in light and in dark.
+"""
 
 import base64
 import dataclasses
@@ -6,6 +9,8 @@ import hashlib
 import io
 import json
 import re
+import shutil
+import subprocess
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,12 +32,12 @@ from collbench.machine.host import REALTIME_REFUSED
 from collbench.model.comparisons import Absence, Unpaired
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from collbench.model.notices import kind_named
-from collbench.model.records import Case, Failure, Machine, Samples, Skip
+from collbench.model.records import Case, Failure, Samples, Skip
 from collbench.model.visible import visible
 from collbench.packages.interop.importers.nccl_tests import RECORDED_ERROR
 from collbench.packages.replay.replayed_calls import Recording, ReplayOptions
-from collbench.report import comparison, document, junit, machine_format, markdown, page, tables
-from collbench.report.blocks import Heading, keyed, table
+from collbench.report import comparison, document, junit, machine_format, markdown, page, plots, tables
+from collbench.report.blocks import keyed, table
 from collbench.report.comparison import VERDICTS
 from collbench.report.markdown import written
 from collbench.report.plots import PICTURES, draw, figures
@@ -43,7 +48,6 @@ from collbench.report.view import View
 from collbench.store import folders
 from conftest import ROOT, invented_run, samples
 
-MACHINE = Machine("h", 2, 2**34, 2**25, 0, {})
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
 
 
@@ -90,7 +94,7 @@ def built(run, pictures=()):
     return document.build(View(run, analyze(run)), list(pictures), "../../plots/r")
 
 
-def test_the_page_needs_no_other_file(run, tmp_path):
+def test_the_page_needs_no_other_file_and_may_run_its_own_script_only(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     blocks = built(run, [("Time against size", "time")])
     html = page.page(blocks, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
@@ -98,6 +102,9 @@ def test_the_page_needs_no_other_file(run, tmp_path):
     assert "data:image/png;base64," in html and "<table" in html and "<nav>" in html
     assert "&lt;b&gt;title" in html and "url(" not in html and "@import" not in html
     assert html.count("<details>") == html.count("</details>") >= 3 and "bus bandwidth" in html
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in html and "unsafe-eval" not in html
 
 
 # A text that a foreign file may hold in place of a host, a failure, a reason or the name of a run.
@@ -146,13 +153,6 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
         assert visible(content) == content
 
 
-def test_the_page_may_run_its_own_script_only():
-    text = page.page([Heading("x", 1)], "t", {})
-    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in text and "unsafe-eval" not in text
-
-
 def test_a_bar_in_a_name_does_not_divide_its_cell():
     blocks = table([("a|b\nc", "d\\|e")], keyed([("one", 0), ("two", 1)], lambda row, number: row[number], "left"))
     text = written(blocks)
@@ -170,9 +170,9 @@ def test_csv_and_junit_hold_no_formula_and_no_control_character():
     assert rows.splitlines()[1].split(",") == ["'=1+1", "'@x", "-1.5", "' +x", "x\\u001b", "'-"]
 
 
-@pytest.mark.parametrize("text", ["\x1b[2J", "\x9b5m", "\u202e", "\ud800", "\u2028", "\U000e0041", "\x00\x7f"])
-def test_invisible_characters_are_escaped_as_in_json(text):
-    assert visible(text).isprintable() and json.loads(f'"{visible(text)}"') == text
+def test_invisible_characters_are_escaped_as_in_json():
+    for text in ("\x1b[2J", "\x9b5m", "\u202e", "\ud800", "\u2028", "\U000e0041", "\x00\x7f"):
+        assert visible(text).isprintable() and json.loads(f'"{visible(text)}"') == text
     assert visible("µs → ±5 %\n\té") == "µs → ±5 %\n\té"
 
 
@@ -210,13 +210,13 @@ def test_the_json_fits_its_schema(run):
     assert {*misfits(broken, schema, schema)} == {"$.schema", "$.cases[0]", "$.run"}
 
 
-@pytest.mark.parametrize("name", ["before", "after", "replay", "training"])
-def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
-    run = folders.read(ROOT / "docs" / "example" / name)
-    document = json.loads(machine_format.to_json(View(run, analyze(run))))
-    schema = json.loads((ROOT / "docs" / "report-schema.json").read_text())
-    assert misfits(document, schema, schema) == [] and document["cases"]
-    assert bool(document["scenarios"]) == (name == "training")
+def test_the_json_of_kept_runs_fits_the_schema_in_docs():
+    for name in ("before", "replay", "training"):
+        run = folders.read(ROOT / "docs" / "example" / name)
+        document = json.loads(machine_format.to_json(View(run, analyze(run))))
+        schema = json.loads((ROOT / "docs" / "report-schema.json").read_text())
+        assert misfits(document, schema, schema) == [] and document["cases"]
+        assert bool(document["scenarios"]) == (name == "training")
 
 
 def test_the_json_of_comparisons_fits_the_schema_in_docs():
@@ -275,7 +275,8 @@ def test_every_picture_has_its_units(tmp_path, also_svg):
             assert word in svg, (name, word)
 
 
-def test_a_picture_for_a_paper_fits_its_column(run, tmp_path):
+def test_a_picture_for_a_paper_fits_its_column(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "PICTURES", [kind for kind in PICTURES if kind.name == "time"])
     draw(View(run, analyze(run)), tmp_path, paper=True)
     svg, pdf = (tmp_path / "paper/time.svg").read_text(), (tmp_path / "paper/time.pdf").read_bytes()
     assert f'width="{3.3 * 72:g}pt"' in svg and "Time over message size" not in svg
@@ -328,43 +329,46 @@ def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     assert "nothing was" in written(built(empty))
 
 
-def test_a_comparison_is_drawn_and_tabled(tmp_path, also_svg):
-    old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new))
-    assert comparison_plots.draw_comparison(result, tmp_path).stat().st_size > 5000
+@pytest.fixture(scope="module")
+def slower():
+    """Return a comparison in which all six cases take half as long again."""
+    return compared(1.5)
+
+
+def compared(factor):
+    old, new = run_of(launches=5), run_of(launches=5, factor=factor)
+    return compare(old, new, summarize(old), summarize(new))
+
+
+def test_a_comparison_is_drawn_and_tabled(slower, tmp_path, also_svg):
+    assert comparison_plots.draw_comparison(slower, tmp_path).stat().st_size > 5000
     svg = (tmp_path / "comparison.svg").read_text().replace("\N{NO-BREAK SPACE}", " ")
     for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 slower", "4 KiB"):
         assert word in svg, word
-    document = written(comparison.document(result))
+    document = written(comparison.document(slower))
     assert document.startswith("SLOWER by 5") and "; 6 cases slower\n" in document
     assert document.count("| SLOWER") == len(CASES)
-    data = json.loads(machine_format.comparison_json(result))
+    data = json.loads(machine_format.comparison_json(slower))
     assert data["verdict"] == "SLOWER" and all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in data["cases"])
-    assert len(pd.read_csv(io.StringIO(machine_format.comparison_csv(result)))) == len(CASES)
+    assert len(pd.read_csv(io.StringIO(machine_format.comparison_csv(slower)))) == len(CASES)
 
 
 @pytest.mark.parametrize(("factor", "words"), [(5, "SLOWER: 5 times as long"), (0.02, "FASTER: 50 times as fast")])
 def test_a_large_change_is_given_as_a_factor(factor, words):
-    old, new = run_of(launches=5), run_of(launches=5, factor=factor)
-    match = re.match(r"(\w+): ([\d.]+)( times as \w+) overall \[([\d.]+) – ([\d.]+)\]", headline_of(old, new))
+    headline = comparison.headline(compared(factor))
+    match = re.match(r"(\w+): ([\d.]+)( times as \w+) overall \[([\d.]+) – ([\d.]+)\]", headline)
     assert f"{match[1]}: {max(factor, 1 / factor):g}{match[3]}" == words
     assert float(match[4]) <= float(match[2]) <= float(match[5])
     assert float(match[2]) == pytest.approx(max(factor, 1 / factor), rel=0.2)
 
 
-def headline_of(old, new):
-    return comparison.headline(compare(old, new, summarize(old), summarize(new)))
-
-
-def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
-    old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new))
+def test_junit_counts_slower_as_failed_and_undecided_as_skipped(slower):
     changes = [
         dataclasses.replace(change, judgement=dataclasses.replace(change.judgement, verdict=v))
-        for change, v in zip(result.changes, VERDICTS, strict=False)
+        for change, v in zip(slower.changes, VERDICTS, strict=False)
     ]
     result = dataclasses.replace(
-        result, changes=tuple(changes), broken=(Unpaired(CASES[5], CASES[5], Absence.FAILED, "killed"),)
+        slower, changes=tuple(changes), broken=(Unpaired(CASES[5], CASES[5], Absence.FAILED, "killed"),)
     )
     (suite,) = ElementTree.fromstring(junit.comparison_junit(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
@@ -375,7 +379,8 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     assert failed.get("name") == CASES[0].key and "ratio 1.5" in failed.find("failure").get("message")
 
 
-def test_junit_of_a_run_fails_where_its_exit_code_is_1():
+def test_junit_of_a_run_fails_where_its_exit_code_is_1_and_fits_the_schema_of_ant():
+    """The file has the required attributes, the required order of elements, the time of each case, and the host."""
     dead = Samples(CASES[0], 3, 0.0, failure=Failure("hang", None, "nobody"))
     skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), kind_named("no-gpu")())
     for also, problems in (([], 0), ([dead], 1)):
@@ -386,11 +391,16 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
         assert len(document.problems(run)) == problems
     assert suite.find("testcase/failure").get("message").startswith("nobody")
     assert suite.find("testcase/skipped").get("message").startswith("no NVIDIA GPU")
-
-
-def plain(table):
-    """Return a table without bars and padding."""
-    return re.sub(" +", " ", table.replace("\n| ", "\n").removeprefix("| ").replace("|", " "))
+    assert set(suite.keys()) >= {
+        "name", "package", "id", "timestamp", "hostname", "tests", "failures", "errors", "skipped", "time",
+    }  # fmt: skip
+    cases = suite.findall("testcase")
+    assert [child.tag for child in suite] == ["properties", *["testcase"] * len(cases), "system-out", "system-err"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
+    assert all(set(case.keys()) == {"name", "classname", "time"} and len(case) <= 1 for case in cases)
+    assert all(problem.get("type") for case in cases for problem in case if problem.tag != "skipped")
+    total = sum(float(case.get("time")) for case in cases)
+    assert total > 0 and float(suite.get("time")) == pytest.approx(total, abs=0.01)
 
 
 def test_the_answer_names_all_ranks_of_the_smallest_size_also_if_it_was_rounded_for_some():
@@ -460,17 +470,73 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
     assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))
 
 
-def test_junit_has_what_the_schema_of_ant_requires(run):
-    """The file has the required attributes, the required order of elements, the time of each case, and the host."""
-    (suite,) = ElementTree.fromstring(junit.to_junit(View(run, analyze(run))))
-    assert set(suite.keys()) >= {
-        "name", "package", "id", "timestamp", "hostname", "tests", "failures", "errors", "skipped", "time",
-    }  # fmt: skip
-    order = [child.tag for child in suite]
-    assert order == ["properties", *["testcase"] * (len(order) - 3), "system-out", "system-err"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
-    cases = suite.findall("testcase")
-    assert all(set(case.keys()) == {"name", "classname", "time"} and len(case) <= 1 for case in cases)
-    assert all(problem.get("type") for case in cases for problem in case if problem.tag != "skipped")
-    total = sum(float(case.get("time")) for case in cases)
-    assert total > 0 and float(suite.get("time")) == pytest.approx(total, abs=0.01)
+# ── in a browser ─────────────────────────────────────────────────────────────────────────────────
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+# Measures the page with all details open. Frames set the width, as a window cannot be as narrow as a phone.
+WIDTHS = (400, 1280)
+PROBE = """
+const seen = [];
+document.querySelectorAll("iframe").forEach(frame => frame.addEventListener("load", () => {
+  const page = frame.contentDocument, root = page.documentElement;
+  page.querySelectorAll("details").forEach(part => { part.open = true; });
+  const light = colour => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(c => c / 255).map(
+      c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = name => frame.contentWindow.getComputedStyle(page.querySelector(name));
+  const back = light(style("body").backgroundColor);
+  const contrast = ["body", "th", "td", "summary", "nav a"].map(name => light(style(name).color)).map(
+    text => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05));
+  const images = [...page.images];
+  seen.push({
+    width: root.clientWidth,
+    needed: Math.max(...[root, ...page.querySelectorAll("table")].map(part => part.scrollWidth)),
+    back: back,
+    contrast: Math.min(...contrast),
+    images: images.length,
+    missing: images.filter(image => !image.complete || !image.naturalWidth).map(image => image.alt),
+    broken: [...page.querySelectorAll("td[style*=right]")].filter(cell => {
+      const text = page.createRange();
+      text.selectNodeContents(cell);
+      return new Set([...text.getClientRects()].map(line => line.top)).size > 1;
+    }).map(cell => cell.textContent),
+  });
+  document.body.dataset.seen = JSON.stringify(seen);
+}));
+document.querySelectorAll("iframe").forEach(frame => { frame.srcdoc = PAGE; });
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize(("name", "scheme"), [("before", "dark"), ("training", "light")])
+def test_a_report_fits_a_phone_and_a_desk(name, scheme, tmp_path, monkeypatch):
+    """The reports are of kept runs with pictures: of collectives, and of training steps, whose tables are wide."""
+    run = folders.read(ROOT / "docs/example" / name)
+    analysis = analyze(run)
+    monkeypatch.setattr(plots, "PICTURES", [kind for kind in plots.PICTURES if kind.name != "modes"])
+    pictures = plots.draw(View(run, analysis), tmp_path)
+    html = document.documents(View(run, analysis), pictures, tmp_path, tmp_path)["report.html"]
+    # The real page forbids scripts that are not its own.
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", html)
+    probe = PROBE.replace("PAGE", json.dumps(text).replace("</", "<\\/"))
+    frames = "".join(f'<iframe style="width: {width}px; height: 2000px; border: 0"></iframe>' for width in WIDTHS)
+    (tmp_path / "probe.html").write_text(f"<!doctype html><body>{frames}<script>{probe}</script>")
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+            f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", "--window-size=1400,2000",
+            "--virtual-time-budget=20000", "--dump-dom", (tmp_path / "probe.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    (seen,) = re.findall(r'data-seen="([^"]*)"', done.stdout) or [done.stderr]
+    seen = sorted(json.loads(seen.replace("&quot;", '"')), key=lambda measured: measured["width"])
+    assert [measured["width"] for measured in seen] == [*WIDTHS]
+    for measured in seen:
+        assert measured["needed"] <= measured["width"]
+        assert measured["images"] >= 3 and not measured["missing"]
+        assert not measured["broken"]  # cells whose numbers are divided into lines
+        assert measured["contrast"] > 7 and (measured["back"] < 0.1) == (scheme == "dark")

@@ -4,6 +4,7 @@ NCCL's choices, recorded in a launch of their own, become a column, and sentence
 """
 
 import dataclasses
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -35,38 +36,87 @@ def steady(value_ms: float, count: int = 40, spread: float = 0.01, seed: int = 0
     )
 
 
-def test_the_number_is_the_slowest_rank_never_a_mean_over_ranks():
-    (summary,) = summarize(invented_run([samples(CASE, 1, ms(*[[2, 8]] * 10, *[[9, 1]] * 10, *[[3, 8.5]] * 10))]))
-    assert summary.time_s.value == pytest.approx(8.5e-3)
-    assert summary.fastest_rank_s == pytest.approx(2e-3)
-    assert summary.algbw == pytest.approx(1e6 / 8.5e-3)
-    assert summary.busbw == pytest.approx(1e6 / 8.5e-3)  # 2(n-1)/n is 1 at two ranks
+def two_levels(count, slow_rows, factor, spread=0.05, seed=6):
+    """Return times around 1 ms, the same on all ranks, of which some rows take `factor` times as long."""
+    rng = np.random.default_rng(seed)
+    slow = np.where(slow_rows(np.arange(count)), factor, 1)
+    return np.repeat(1e6 * rng.lognormal(0, spread, (count, 1)) * slow[:, None], CASE.world_size, axis=1)
 
 
-def test_stalls_are_a_part_of_the_number_and_the_percentiles_show_them():
-    (summary,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1]] * 31, *[[9, 9]] * 5))]))
-    assert summary.time_s.value == pytest.approx((31 + 45) / 36 * 1e-3)
-    assert (summary.p10_s, summary.p50_s, summary.p90_s) == pytest.approx((1e-3, 1e-3, 9e-3))
-    assert (summary.outliers, summary.far_outliers) == (5, 5)
-    assert summary.stall.share == pytest.approx(5 / 36)
-    assert any("14 % of calls take 9.00 ms" in warning for warning in sentences(summary.notices))
+def launches_of(*durations, **more):
+    return [samples(CASE, number, duration, **more) for number, duration in enumerate(durations, start=1)]
 
 
-def test_launches_are_a_factor():
-    run = invented_run(
-        [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)], launches=3
-    )
-    (summary,) = summarize(run)
-    assert (summary.time_s.kind, summary.launches) == ("range of launches", 3)
-    assert summary.time_s.value == pytest.approx(1.2e-3, rel=0.02)  # geometric, not 1.213
-    assert (summary.time_s.low, summary.time_s.high) == pytest.approx((1e-3, 1.44e-3), rel=0.02)
+SCALED = [steady(value, seed=seed) for seed, value in enumerate([1.0, 1.1, 1.2, 1.3, 1.44])]
+SEVERAL = [two_levels(60, lambda row: row % 3 == 0, 4, seed=seed) for seed in (1, 2, 3)]
 
 
-def test_five_launches_have_a_95_percent_interval_and_four_a_range():
-    scaled = [1.0, 1.1, 1.2, 1.3, 1.44]
-    five = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate(scaled, start=1)]
-    (five_launches,), (four_launches,) = (summarize(invented_run(five[:n], launches=n)) for n in (5, 4))
-    assert (five_launches.time_s.kind, four_launches.time_s.kind) == ("over launches", "range of launches")
+@pytest.mark.parametrize(
+    ("made", "values", "said"),
+    [
+        # The number is the slowest rank, never a mean over ranks; 2(n-1)/n is 1 at two ranks.
+        (
+            launches_of(ms(*[[2, 8]] * 10, *[[9, 1]] * 10, *[[3, 8.5]] * 10)),
+            {"time_s.value": 8.5e-3, "fastest_rank_s": 2e-3, "algbw": 1e6 / 8.5e-3, "busbw": 1e6 / 8.5e-3},
+            "",
+        ),
+        # Stalls are a part of the number, and the percentiles show them.
+        (
+            launches_of(ms(*[[1, 1]] * 31, *[[9, 9]] * 5)),
+            {"time_s.value": (31 + 45) / 36 * 1e-3, "p10_s": 1e-3, "p50_s": 1e-3, "p90_s": 9e-3}
+            | {"outliers": 5, "far_outliers": 5, "stall.share": 5 / 36},
+            "14 % of calls take 9.00 ms",
+        ),
+        # Launches are a factor: the mean is geometric, not 1.213. Five have an interval of 95 %, and four a range.
+        (
+            launches_of(*(steady(value, seed=seed, spread=1e-3) for seed, value in enumerate([1.0, 1.2, 1.44]))),
+            {"time_s.kind": "range of launches", "launches": 3, "time_s.value": pytest.approx(1.2e-3, rel=5e-3)}
+            | {"time_s.low": pytest.approx(1e-3, rel=0.02), "time_s.high": pytest.approx(1.44e-3, rel=0.02)},
+            "",
+        ),
+        (launches_of(*SCALED[:4]), {"time_s.kind": "range of launches"}, ""),
+        (launches_of(*SCALED), {"time_s.kind": "over launches"}, ""),
+        # Arrival and waiting are separated.
+        (launches_of(ms(*[[5, 3]] * 9), start_ns=ms(*[[0, 2]] * 9)), {"skew_s": 2e-3, "pure_s": 3e-3}, ""),
+        # A wrong result gives no number; a failed launch does not take the others with it.
+        (
+            launches_of(SCALED[0], failure=Failure("wrong", 1, "wrong result")),
+            {"time_s": None, "busbw": None, "failures": (Failure("wrong", 1, "wrong result"),)},
+            "",
+        ),
+        (
+            [*launches_of(SCALED[0]), Samples(CASE, 2, 0.0, failure=Failure("killed", 0, "rank 0 was ended"))],
+            {"launches": 1, "time_s.kind": "none"},
+            "1 of 2 launches failed",
+        ),
+        # 1 µs against a stamp of 80 ns
+        (launches_of(np.full((20, 2), 1000)), {"launches": 1}, "timer-limited"),
+        # An unfinished warm-up is kept and reported.
+        (
+            launches_of(two_levels(120, lambda row: row < 12, 3)),
+            {"iterations": 120, "steady": False},
+            "near an end of a launch",
+        ),
+        # Launches are not pooled: one slow launch is not a second mode, but what most launches have is.
+        (
+            launches_of(*(level * two_levels(60, lambda row: row < 0, 1, seed=8) for level in (1, 1, 3))),
+            {"stall": None},
+            "",
+        ),
+        (
+            launches_of(*SEVERAL),
+            {"stall.share": pytest.approx(1 / 3, abs=0.02), "stall.fast_s": pytest.approx(1e-3, rel=0.1)}
+            | {"stall.slow_s": pytest.approx(4e-3, rel=0.1)},
+            "",
+        ),
+    ],
+)
+def test_a_summary_has_the_values_that_were_put_in(made, values, said):
+    (summary,) = summarize(invented_run(made, launches=len(made)))
+    for name, wanted in values.items():
+        exact = wanted is None or not isinstance(wanted, float)
+        assert attrgetter(name)(summary) == (wanted if exact else pytest.approx(wanted)), name
+    assert said in " ".join(sentences(summary.notices))
 
 
 def test_a_value_equal_in_all_cases_is_a_line_and_of_a_single_case_a_column():
@@ -88,36 +138,10 @@ def test_a_report_calls_the_range_of_few_launches_no_interval():
     assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
 
 
-def test_arrival_and_waiting_are_separated():
-    start, duration = ms(*[[0, 2]] * 9), ms(*[[5, 3]] * 9)
-    (summary,) = summarize(invented_run([samples(CASE, 1, duration, start)]))
-    assert summary.skew_s == pytest.approx(2e-3)
-    assert summary.pure_s == pytest.approx(3e-3)
-
-
-def test_a_wrong_result_gives_no_number():
-    bad = samples(CASE, 1, steady(1.0), failure=Failure("wrong", 1, "wrong result"))
-    (summary,) = summarize(invented_run([bad]))
-    assert summary.time_s is None and summary.busbw is None
-    assert summary.failures[0].rank == 1
-
-
-def test_a_failed_launch_does_not_take_the_others_with_it():
-    dead = Samples(CASE, 2, 0.0, failure=Failure("killed", 0, "rank 0 was ended"))
-    (summary,) = summarize(invented_run([samples(CASE, 1, steady(1.0)), dead], launches=2))
-    assert summary.launches == 1 and summary.time_s.kind == "none"
-    assert "1 of 2 launches failed" in sentences(summary.notices)
-
-
 def test_at_one_rank_nothing_is_communicated():
     alone = Case("all_reduce", "gloo", 1, "float32", 4096)
     (summary,) = summarize(invented_run([samples(alone, 1, ms(*[[1]] * 20))]))
     assert summary.algbw is summary.busbw is None and summary.time_s is not None
-
-
-def test_a_clock_that_is_part_of_the_number_is_mentioned():
-    (summary,) = summarize(invented_run([samples(CASE, 1, np.full((20, 2), 1000))]))  # 1 µs against a stamp of 80 ns
-    assert any("timer-limited" in warning for warning in sentences(summary.notices))
 
 
 def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
@@ -129,23 +153,18 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
 
 
 def test_disturbances_of_a_case_are_given_with_its_outliers():
-    duration = ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2)
-    quiet = samples(CASE, 1, duration)
-    usage = dataclasses.replace(quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0)
+    quiet = samples(CASE, 1, ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2))
+    usage = dataclasses.replace(
+        quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0, dispatch_bound=31, left_out=3
+    )  # fmt: skip
     (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
     causes = " ".join(sentences(summary.outlier_causes))
     for part in ("the hypervisor took 20 % of a core", "4 periods", "other processes used"):
         assert part in causes, part
+    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in sentences(summary.notices))
+    assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
     (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
     assert (clean.outliers, clean.outlier_causes) == (0, ())
-
-
-def test_an_unfinished_warm_up_is_kept_and_reported():
-    rng = np.random.default_rng(6)
-    slow_first = 1e6 * rng.lognormal(0, 0.05, (120, 1)) * np.where(np.arange(120) < 12, 3, 1)[:, None]
-    (summary,) = summarize(invented_run([samples(CASE, 1, np.repeat(slow_first, CASE.world_size, axis=1))]))
-    assert summary.iterations == 120 and not summary.steady
-    assert any("near an end of a launch" in warning for warning in sentences(summary.notices))
 
 
 def test_percentiles_need_their_count():
@@ -167,28 +186,6 @@ def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
     texts = sentences_of_run(run, summarize(run))
     assert any("a cgroup limits the CPU" in text for text in texts) == limited
-
-
-def test_one_slow_launch_is_not_a_second_mode_of_the_iterations():
-    """Launches are not pooled: each of these launches has one level."""
-    rng = np.random.default_rng(8)
-    made = [
-        samples(CASE, launch, np.repeat(level * 1e6 * rng.lognormal(0, 0.05, (60, 1)), CASE.world_size, axis=1))
-        for launch, level in enumerate((1, 1, 3), start=1)
-    ]
-    (summary,) = summarize(invented_run(made, launches=3))
-    assert summary.stall is None
-
-
-def test_a_second_mode_that_most_launches_have_is_reported():
-    rng = np.random.default_rng(9)
-    made = []
-    for launch in (1, 2, 3):
-        times = 1e6 * rng.lognormal(0, 0.05, (60, 1)) * np.where(np.arange(60) % 3 == 0, 4, 1)[:, None]
-        made.append(samples(CASE, launch, np.repeat(times, CASE.world_size, axis=1)))
-    (summary,) = summarize(invented_run(made, launches=3))
-    assert summary.stall.share == pytest.approx(1 / 3, abs=0.02)
-    assert (summary.stall.fast_s, summary.stall.slow_s) == pytest.approx((1e-3, 4e-3), rel=0.1)
 
 
 def test_throttling_is_reported():
@@ -250,14 +247,6 @@ def test_ranks_that_no_case_uses_are_reported(on_first, crosses):
     text = with_sessions(job={"launcher": "srun", "ranks": 16}, hosts=hosts)
     assert f"{16 - CASE.world_size} of the 16 ranks of the job are in no case" in text
     assert ("no case crosses hosts" in text) is crosses
-
-
-def test_a_dispatch_bound_case_is_reported_and_left_out_iterations_are_counted():
-    made = samples(CASE, 1, steady(1.0))
-    usage = dataclasses.replace(made.usage, dispatch_bound=len(made.timed.duration_ns) // 2, left_out=3)
-    (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
-    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in sentences(summary.notices))
-    assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
 
 
 # ── choices of NCCL ──────────────────────────────────────────────────────────────────────────────
