@@ -524,18 +524,6 @@ def test_a_fault_of_a_rank_on_another_host_costs_its_case_only(cli):
     assert_nothing_left(cli)
 
 
-def test_processes_with_different_configurations_do_not_measure(cli):
-    task, other_task = slurm(cli, 2)
-    first = task.start("run", cli.config(), "--no-plots")
-    second = other_task.start("run", cli.config(SWEEP, "other.yaml"), "--no-plots")
-    done = [finished(process) for process in (first, second)]
-    assert [task.returncode for task in done] == [2, 2]
-    assert done[0].stderr.startswith("error: rank 1 on host") and done[0].stderr.count("\n") == 1
-    assert "has another configuration (" in done[0].stderr
-    assert (done[1].stdout, done[1].stderr) == ("", "") and not cli.runs()
-    assert_nothing_left(cli)
-
-
 def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
     """The process is started as if mpirun set no variables."""
     starter = tmp_path / "orted"
