@@ -194,6 +194,15 @@ def test_a_plan_that_needs_more_memory_than_there_is_is_not_resumed(warm, run):
     assert done.returncode == 3 and "3000 ranks on gloo need" in done.stderr and "may be used here" in done.stderr
 
 
+def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm, run):
+    """A run folder may have come from somebody else."""
+    changed = json.loads((run / "plan.json").read_text())
+    changed["cases"][0]["settings"] = {"pairs": [["NCCL_NET_PLUGIN", "evil"]]}
+    (run / "plan.json").write_text(json.dumps(changed))
+    done = warm("resume", run.name, "--no-plots")
+    assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_configuration_of_the_folder_that_hides_a_shipped_one_is_reported(warm):
     (warm.folder / "configs").mkdir()
     (warm.folder / "configs" / "smoke.yaml").write_text((warm.folder / warm.config()).read_text())
