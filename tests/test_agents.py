@@ -170,7 +170,8 @@ class KeptRank:
 def test_without_rank_0_a_worker_ends_its_rank_and_leaves(workers):
     with honest(workers) as line:
         assert until(workers, lambda: workers.members)
-        workers.members[1].line.close()
+        with socket.socket(fileno=os.dup(workers.members[1].line.fileno())) as raw:
+            raw.shutdown(socket.SHUT_RDWR)
         worker, rank = worker_of(line), KeptRank(workers)
         worker.children[1, 1] = _Child(rank, Ranks([rank], lambda: None), 0.0)
         with pytest.raises(JobError, match="rank 0 is lost: its process has ended or its host no longer answers"):
