@@ -15,20 +15,12 @@ from collbench.analyze.summaries import summarize
 from collbench.launch.launcher import Launcher
 from collbench.launch.ranks import NO_LOG
 from collbench.model.records import Case
-from conftest import invented_run, samples
+from conftest import TINY, invented_run, samples
 from proof.rig import Rig
 
 AHEAD_S = 100
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
-SWEEP = """
-backends: [gloo]
-world_sizes: [2]
-launches: 1
-operations: [all_reduce]
-sizes: [4KiB]
-sampling: {warmup: 2, warmup_seconds: 0, iterations: 60}
-timeout: 20s
-"""
+SWEEP = TINY.replace("warmup: 1", "warmup: 2").replace("iterations: 8", "iterations: 60")
 
 
 @dataclass
@@ -42,40 +34,40 @@ class Elsewhere:
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory, launcher):
+def run(tmp_path_factory, launcher):
+    """Return a run in which rank 1 has a clock that is ahead, and is late for the larger size."""
     child = os.fork()
     if child == 0:
         os._exit(1 if move_clock(1) else 0)
     if os.waitpid(child, 0)[1]:
         pytest.skip("time namespaces are refused here")
-    return Rig(launcher, tmp_path_factory.mktemp("clocks"))
+    rig = Rig(launcher, tmp_path_factory.mktemp("clocks"))
+    return rig.measure(SWEEP + "faults: [{do: late, rank: 1, delay: 30ms, size: 64KiB}]\n", Elsewhere(launcher))
 
 
-def test_a_clock_that_is_ahead_is_bounded_and_taken_off(rig):
-    run = rig.measure(SWEEP, Elsewhere(rig.launcher))
+def test_a_clock_that_is_ahead_is_bounded_and_taken_off(run):
     (launch,) = run.environment[0]["launches"]
     for side in launch["clocks"]:
         (_, low, high) = side[1]
         assert low <= AHEAD_S * 10**9 <= high
         assert high - low < 50e6
-    raw = np.median(np.ptp(run.samples[0].timed.start_ns, axis=1)) / 1e9
+    (in_time,) = [s for s in run.samples if s.case.size_bytes == 4096]
+    raw = np.median(np.ptp(in_time.timed.start_ns, axis=1)) / 1e9
     assert raw == pytest.approx(AHEAD_S, rel=0.01)
-    aligned = Clocks(run).aligned(run.samples[0])
+    aligned = Clocks(run).aligned(in_time)
     assert np.median(np.ptp(aligned.timings.start_ns, axis=1)) / 1e9 < aligned.uncertainty_s + 0.05
-    (summary,) = summarize(run)
+    (summary,) = [summary for summary in summarize(run) if summary.case.size_bytes == 4096]
     assert summary.skew_s is None or summary.skew_s < 0.05
 
 
-def test_a_late_rank_is_named_across_clocks(rig):
-    fault = "faults: [{do: late, rank: 1, delay: 30ms}]\n"
-    (finding,) = diagnose(rig.measure(SWEEP + fault, Elsewhere(rig.launcher))).findings
+def test_a_late_rank_is_named_across_clocks(run):
+    (finding,) = diagnose(run).findings
     assert finding.rank == 1
     assert finding.cost_s == pytest.approx(30e-3, rel=0.2)
 
 
-def test_one_clock_is_not_measured(rig):
-    run = rig.measure(SWEEP)
-    assert run.environment[0]["launches"][0]["clocks"] is None
+def test_one_clock_has_no_uncertainty():
+    run = invented_run([samples(CASE, 1, [[1e6, 1e6]] * 8)])
     assert Clocks(run).aligned(run.samples[0]).uncertainty_s == 0
 
 

@@ -21,58 +21,30 @@ class FakeNvml:
     def __init__(self, mig=()):
         self.era, self.inits, self.energy, self.clocks = 0, 0, 0, [1980]
         self.uuids = ["GPU-aa11", "GPU-ab22"]
-        self.instances = {number: [f"MIG-{number}x", f"MIG-{number}y"] for number in mig}
+        self.instances = {self.uuids[number]: [f"MIG-{number}x", f"MIG-{number}y"] for number in mig}
+        self.nvmlDeviceGetCount = lambda: len(self.uuids)
+        self.nvmlDeviceGetHandleByIndex = lambda number: (self.era, self.uuids[number])
+        self.nvmlDeviceGetUUID = lambda handle: self._alive(handle)[1]
+        self.nvmlDeviceGetIndex = lambda handle: self.uuids.index(handle[1])
+        self.nvmlSystemGetCudaDriverVersion = lambda: 12_040
+        self.nvmlSystemGetDriverVersion = lambda: "550.54"
+        self.nvmlDeviceGetMaxMigDeviceCount = lambda handle: len(self.instances.get(handle[1], []))
+        self.nvmlDeviceGetMigDeviceHandleByIndex = lambda handle, n: (self.era, self.instances[handle[1]][n])
+        self.nvmlDeviceGetMemoryInfo = lambda handle: self._alive(handle) and SimpleNamespace(total=80, free=70)
+        self.nvmlDeviceGetCudaComputeCapability = lambda handle: self._alive(handle) and (9, 0)
+        self.nvmlDeviceGetTotalEnergyConsumption = lambda handle: self.energy
+        self.nvmlDeviceGetClockInfo = lambda handle, which: self.clocks.pop(0) if self.clocks[1:] else self.clocks[0]
+        self.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x1 | 0x4
+
+    def _alive(self, handle):
+        assert handle[0] == self.era, "this handle did not outlive a shutdown"
+        return handle
 
     def nvmlInit(self):
         self.inits += 1
 
     def nvmlShutdown(self):
         self.era += 1
-
-    def nvmlDeviceGetCount(self):
-        return len(self.uuids)
-
-    def nvmlDeviceGetHandleByIndex(self, number):
-        return (self.era, self.uuids[number])
-
-    def nvmlDeviceGetUUID(self, handle):
-        assert handle[0] == self.era, "this handle did not outlive a shutdown"
-        return handle[1]
-
-    def nvmlDeviceGetIndex(self, handle):
-        return self.uuids.index(handle[1])
-
-    def nvmlSystemGetCudaDriverVersion(self):
-        return 12_040
-
-    def nvmlSystemGetDriverVersion(self):
-        return "550.54"
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
-        return len(self._instances(handle))
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):
-        return (self.era, self._instances(handle)[number])
-
-    def _instances(self, handle):
-        return self.instances.get(self.uuids.index(handle[1]), [])
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        assert handle[0] == self.era
-        return SimpleNamespace(total=80, free=70)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        assert handle[0] == self.era
-        return (9, 0)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self.energy
-
-    def nvmlDeviceGetClockInfo(self, handle, which):
-        return self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0]
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return 0x1 | 0x4
 
 
 @pytest.fixture
