@@ -5,7 +5,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from collbench.launch import doctor, launcher
 from collbench.machine import environment, host, limits
 from collbench.machine.processes import ProcessHandle
 from conftest import ROOT, TINY
+from test_faults import wait_for
 from test_joined import free_port
 
 RUN_BENCH = str(ROOT / "run_bench.py")
@@ -32,13 +32,6 @@ def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.Co
     return subprocess.run(
         command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240, check=False
     )
-
-
-def wait_for(condition, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def refused(done: subprocess.CompletedProcess, code: int, *words: str) -> None:

@@ -83,11 +83,10 @@ def test_a_nonce_of_another_length_proves_nothing(listener, monkeypatch, length)
             raw.sendall(nonce + channel._proof(KEY, b"worker", greeting + nonce + place) + own)
             raw.recv(1)
 
-    thread = threading.Thread(target=short_caller)
-    thread.start()
-    with pytest.raises((AuthenticationError, OSError)):
-        answered(listener.accept()[0])
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(short_caller)
+        with pytest.raises((AuthenticationError, OSError)):
+            answered(listener.accept()[0])
 
 
 def test_a_key_for_one_purpose_is_no_key_for_another():
@@ -124,42 +123,19 @@ def test_the_first_free_port_is_taken_and_only_that_address(listener):
 
 
 # ── an attacker in between ───────────────────────────────────────────────────────────────────────
-def relayed(source, target):
-    """Copy all bytes from one socket to another."""
-    with contextlib.suppress(OSError):
-        while data := source.recv(4096):
-            target.sendall(data)
-
-
-def test_a_relay_proves_nothing(listener, monkeypatch):
+def test_a_relay_proves_nothing(listener):
     """An agent is lured to another port, which passes all its bytes on to the port that the agent meant."""
-    monkeypatch.setattr(channel, "PROOF_S", 2)
-    refused = []
-
-    def coordinator():
-        with pytest.raises(AuthenticationError) as caught:
-            answered(listener.accept()[0])
-        refused.append(str(caught.value))
-
-    with channel.listen("127.0.0.1", [0]) as lure:
-
-        def relay():
-            agent, _ = lure.accept()
-            with agent, socket.create_connection(listener.getsockname()) as there:
-                back = threading.Thread(target=relayed, args=(there, agent))
-                back.start()
-                relayed(agent, there)
-                there.shutdown(socket.SHUT_WR)
-                back.join()
-
-        threads = [threading.Thread(target=task) for task in (coordinator, relay)]
-        for thread in threads:
-            thread.start()
+    with ThreadPoolExecutor(2) as pool, channel.listen("127.0.0.1", [0]) as lure:
+        asked = pool.submit(lambda: answered(listener.accept()[0]))
+        asks = pool.submit(channel.connect, "127.0.0.1", lure.getsockname()[1], KEY, 5)
+        agent, _ = lure.accept()
+        with agent, socket.create_connection(listener.getsockname()) as there:
+            agent.sendall(there.recv(4096))
+            there.sendall(agent.recv(4096))
+            with pytest.raises(AuthenticationError, match="does not know the key"):
+                asked.result()
         with pytest.raises(AuthenticationError):
-            channel.connect("127.0.0.1", lure.getsockname()[1], KEY, 5)
-        for thread in threads:
-            thread.join()
-    assert "does not know the key" in refused[0]
+            asks.result()
 
 
 def sent(end, message):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -59,13 +60,15 @@ def test_a_fault_costs_its_case_only(harmed):
     assert run.manifest["status"] == "complete"
 
 
-def wait_for_samples(cli, count: int = 1, seconds: float = 180) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if cli.runs() and (cli.runs()[0] / "samples.jsonl").read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError("nothing was measured in time")
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def wait_for_samples(cli, count: int = 1, seconds: float = 180) -> None:
+    wait_for(lambda: any((run / "samples.jsonl").read_bytes().count(b"\n") >= count for run in cli.runs()), seconds)
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
@@ -84,8 +87,7 @@ MANY = TINY.replace("launches: 1", "launches: 10").replace("iterations: 8", "ite
 
 def test_ctrl_c_while_torch_is_still_loading(cli):
     process = cli.start("run", cli.config(), start_new_session=True)
-    while not cli.runs():
-        time.sleep(0.02)
+    wait_for(cli.runs)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 130 and "Traceback" not in err
@@ -110,9 +112,8 @@ class Measuring:
         process = self.cli.start(*words, "--no-plots", start_new_session=True, **options)
         wait_for_samples(self.cli, kept + 2)
         ending = {*ranks_of(process.pid)}  # the ranks of the launch that gave these samples
-        while len({*ranks_of(process.pid)} - ending) < 2:
-            assert process.poll() is None, "it has measured all launches"
-            time.sleep(0.01)
+        wait_for(lambda: process.poll() is not None or len({*ranks_of(process.pid)} - ending) == 2)
+        assert process.poll() is None, "it has measured all launches"
         return process
 
     def assert_kept(self, status: str, lost: int = 0) -> None:

@@ -26,7 +26,7 @@ from collbench.report.notices import sentence
 from collbench.store import folders
 from conftest import ROOT, TINY, CommandLine
 from proof import links
-from test_faults import wait_for_samples
+from test_faults import ranks_of, wait_for, wait_for_samples
 from test_measure import assert_nothing_left
 from test_turns import IN_TURNS, assert_took_turns
 
@@ -388,18 +388,13 @@ def test_a_firewall_that_opens_the_ports_of_rank_0_only_costs_one_launch_and_is_
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
-def with_children(pid: int) -> list[psutil.Process]:
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
-
-
 @pytest.mark.slow
 def test_a_lost_host_costs_only_the_cases_that_need_it(cli):
     text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2")
     first, second, third = (task.start("run", cli.config(text), "--no-plots") for task in slurm(cli, 3))
-    wait_until_measuring(third)
+    wait_for(lambda: ranks_of(third.pid), PATIENCE_S)
     time.sleep(0.3)
-    for process in with_children(third.pid):
+    for process in [*psutil.Process(third.pid).children(recursive=True), third]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     done = [finished(process) for process in (first, second)]
@@ -414,17 +409,6 @@ def test_a_lost_host_costs_only_the_cases_that_need_it(cli):
     assert "is lost" in (cli.only_run().path / "report.md").read_text()
     third.communicate()
     assert_nothing_left(cli)
-
-
-def wait_until_measuring(started: subprocess.Popen) -> None:
-    """Wait until a rank of this process has joined, and so has threads for its process groups."""
-    deadline = time.monotonic() + PATIENCE_S
-    while started.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(psutil.Error):
-            if any(child.num_threads() > 2 for child in psutil.Process(started.pid).children(recursive=True)):
-                return
-        time.sleep(0.05)
-    raise AssertionError("no rank has joined")
 
 
 @pytest.mark.slow

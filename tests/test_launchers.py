@@ -7,14 +7,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
 from collbench.report.launch_files import LauncherName
 from conftest import ROOT, TINY
 from proof import slurm
-from test_faults import wait_for_samples
+from test_faults import wait_for, wait_for_samples
 from test_gate import GATED, hosts
 from test_joined import PATIENCE_S, RUN_BENCH, assert_measured, file_for, finished, started_by
 from test_measure import assert_nothing_left
@@ -76,7 +75,7 @@ def test_the_file_for_slurm_runs_as_planned(cluster, cli):
     file = file_for(cli, LauncherName.SLURM, FOUR, nodes=2, each=2)
     done = cluster.run("sbatch", "--parsable", file, env=cli.environment, cwd=cli.folder)
     assert done.returncode == 0, done.stderr
-    slurm.wait_for(lambda: not cluster.jobs(), "the job does not end", seconds=PATIENCE_S)
+    wait_for(lambda: not cluster.jobs(), PATIENCE_S)
     logs = "".join(log.read_text() for log in cli.folder.glob("*.log"))
     ended = cluster.run("scontrol", "show", "job", done.stdout.strip()).stdout
     assert "JobState=COMPLETED" in ended and "ExitCode=0:0" in ended, ended + logs
@@ -116,9 +115,7 @@ def test_a_cancelled_job_can_be_resumed(cluster, cli):
 @needs_slurm
 def test_the_gate_names_the_lost_node(cluster, cli):
     started = srun(cluster, cli, ["-n2", *SURVIVING], "gate", cli.config(GATED))
-    deadline = time.monotonic() + PATIENCE_S
-    while not list(cli.folder.glob("results/*-gate-look")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: list(cli.folder.glob("results/*-gate-look")), PATIENCE_S)
     cluster.lose("node1")
     done = finished(started)
     (verdict,) = cli.folder.glob("results/*/gate.json")

@@ -114,33 +114,24 @@ def test_a_full_stdout_is_one_line(cli):
     assert done.returncode == 2 and os.strerror(errno.ENOSPC) in done.stderr, done
 
 
-SIGNALLED = """
-import signal, sys
+STOPPED = """
+import signal
 from collbench.launch import launcher
 from collbench.machine import environment
-from collbench.model.errors import RankError
 environment.prepare_process()
 launcher.START_WAIT_S = 0.5
 with launcher.Launcher() as started:
-    server = started._server
-    server.send(signal.Signals[sys.argv[1]])
-    started._running_server = lambda: server  # as if the signal came just after the last look
-    server.ended(10 * (sys.argv[1] == "SIGABRT"))
+    started._server.send(signal.SIGSTOP)
     try:
         started.start(1, "collbench.rank.main:main", ())
-    except RankError as error:
+    except Exception as error:
         print(type(error).__name__, error)
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("SIGSTOP", "LostRankError the fork server"), ("SIGABRT", "RankError the fork server, which loads torch")],
-)
-def test_a_fork_server_that_stops_or_ends_is_named(name, words):
-    command = [sys.executable, "-c", SIGNALLED, name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(words), done
+def test_a_fork_server_that_stops_is_named():
+    done = subprocess.run([sys.executable, "-c", STOPPED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("LostRankError the fork server, the parent of all ranks, started no rank"), done
 
 
 def fuzzed(run, rng, trials, *attempts):
