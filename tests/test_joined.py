@@ -265,13 +265,16 @@ def on_two_ranks(cli, *words: str, **variables: str) -> subprocess.CompletedProc
 
 @pytest.mark.slow
 @needs_mpi
-def test_the_file_for_mpirun_measures_gloo_and_mpi_in_every_launch(cli):
-    """Ranks of MPI take the place of the processes that mpirun started, next to ranks of gloo."""
+def test_the_file_for_mpirun_measures_gloo_and_mpi_over_tcp_in_every_launch(cli):
+    """Ranks of MPI take the place of the processes that mpirun started, next to ranks of gloo.
+
+    Later launches get the ports of the first launch, and ranks on one host listen on loopback only.
+    """
     text = SWEEP.replace("backends: [gloo]", "backends: [gloo, mpi]").replace("launches: 1", "launches: 2")
     file = file_for(cli, LauncherName.MPIRUN, text, nodes=1, each=2)
     (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
     path = f"{host.mpirun().parent}{os.pathsep}{os.environ['PATH']}"
-    done = by_mpirun(cli, "sh", file, "hosts", PATH=path)
+    done = by_mpirun(cli, "sh", file, "hosts", PATH=path, OMPI_MCA_btl="self,tcp")
     assert done.returncode == 0, done.stderr
     run = cli.only_run()
     measured = {(s.case.backend, s.case.world_size, s.launch) for s in run.samples if s.failure is None}
@@ -298,15 +301,11 @@ def test_a_job_checks_a_rule_file_that_no_rank_reads(cli):
 
 @pytest.mark.slow
 @needs_mpi
-def test_later_launches_of_mpi_find_each_other_over_tcp_and_a_lost_rank_is_reported_at_once(cli):
-    """Later launches get the ports of the first launch, and ranks on one host listen on loopback only."""
-    text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 3")
-    text += "faults: [{do: kill, rank: 1, iteration: 3, launch: 3}]\n"
-    done = on_two_ranks(cli, "run", cli.config(text), OMPI_MCA_btl="self,tcp")
+def test_a_job_reports_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
+    text = TINY.replace("[gloo]", "[mpi]") + "faults: [{do: kill, rank: 1, iteration: 3, launch: 1}]\n"
+    done = on_two_ranks(cli, "run", cli.config(text))
     assert done.returncode == 1, done.stderr
-    samples = cli.only_run().samples
-    assert [s.failure for s in samples if s.launch < 3] == [None] * 4
-    lost, *later = [s.failure.text for s in samples if s.launch == 3]
+    lost, *later = [s.failure.text for s in cli.only_run().samples]
     assert "rank 1" in lost and later and all("mpirun does not replace it" in text for text in later)
 
 
