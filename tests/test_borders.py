@@ -304,10 +304,14 @@ def test_what_torchrun_starts_again_does_not_begin_anew(warm, place, rank):
     assert ("collbench resume" in done.stderr) == (rank == 0), done.stderr
 
 
-def test_in_a_job_one_process_of_each_host_examines_it(warm, place):
+def test_in_a_job_one_process_of_each_host_examines_it_and_each_line_names_the_host(warm, place, monkeypatch):
+    monkeypatch.setattr(doctor, "trials", lambda machine: [])
     place(by_hand(1, MASTER_PORT="29400"))
     done = warm("doctor")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    place(by_hand(0))
+    lines = [line for line in warm("doctor").stdout.splitlines() if line.strip() and not line.startswith(" ")]
+    assert len(lines) > 5 and all(line.startswith(f"{host.hostname()}: ") for line in lines), lines
 
 
 def test_a_run_by_hand_in_an_allocation_says_how_to_use_it(warm, place):

@@ -96,7 +96,7 @@ def test_ctrl_c_while_torch_is_still_loading(cli):
 
 # ── processes that survive others ────────────────────────────────────────────────────────────────
 # A launch takes a second: there must be time to look at its ranks.
-LONG = MANY.replace("iterations: 30", "iterations: 1000").replace("launches: 10", "launches: 12")
+LONG = MANY.replace("iterations: 30", "iterations: 1000").replace("launches: 10", "launches: 20")
 
 
 class Measuring:
@@ -187,19 +187,20 @@ def test_killed_processes_leave_nothing_and_only_then_can_the_run_go_on(cli, war
 
     process = measuring.begin("resume", "tiny")
     assert len([*place.glob("collbench-*")]) == 1, "the next run removes the folders of killed ones"
-    ranks = ranks_of(process.pid)
+    ranks, kept = ranks_of(process.pid), len(cli.only_run().samples)
     ranks[0].suspend()  # a process that is stopped notices nothing by itself
     servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in str(child.cmdline())]
     servers[0].kill()
     gone, alive = psutil.wait_procs(ranks, 60)
     assert len(gone) == len(ranks) and not alive
-    process.send_signal(signal.SIGTERM)  # it goes on with the next launch
+    wait_for_samples(cli, kept + 3)  # a launch has two cases: then the next one has measured
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=180)
     assert "Traceback" not in err and not [*place.iterdir()], err
     failures = [s.failure for s in cli.only_run().samples if s.failure]
     assert {(failure.kind, failure.rank) for failure in failures} == {("lost", None)}
     assert all("fork server" in failure.text for failure in failures)
-    measuring.assert_kept("interrupted", lost=2)  # a launch has two cases: killed early, both are lost
+    measuring.assert_kept("interrupted", lost=2)
     resumed_to_the_end(cli, warm)
 
 
