@@ -66,7 +66,9 @@ def test_ranks_measure_over_a_loopback_of_ipv6_only(cli):
 )
 def test_a_proc_of_another_namespace_or_none_is_named(cli, options, script, verb):
     cli.config()
-    refused(isolated(cli, options, script, *verb), 3, "/proc", "mount -t proc")
+    done = isolated(cli, options, script, *verb)
+    refused(done, 3, "/proc", "mount -t proc")
+    assert done.stdout == ""  # nothing was examined or planned
 
 
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
