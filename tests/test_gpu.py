@@ -1,15 +1,11 @@
 """Tests that need a GPU. World 1: dispatch, events, graphs. Several ranks on one GPU: every operation is right,
 hangs and kills end. One rank per GPU if there are more: real exchanges."""
 
-import subprocess
-import sys
-
 import pytest
 
 from collbench.catalog.collectives import CALLS
 from collbench.catalog.dtypes import DTYPES
 from collbench.machine import host
-from tools import gpu_check
 
 MACHINE = host.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
@@ -40,9 +36,8 @@ timeout: 60s
 
 def measured(cli, config, *sets, timeout=300, code=0):
     """Run a configuration; return the run and the output. With code 0, no case may fail."""
-    done = cli(
-        "run", cli.config(config), "--no-plots", *(part for text in sets for part in ("--set", text)), timeout=timeout
-    )
+    words = [word for text in sets for word in ("--set", text)]
+    done = cli("run", cli.config(config), "--no-plots", *words, timeout=timeout)
     assert done.returncode == code, done.stdout + done.stderr
     run = cli.only_run()
     assert run.samples
@@ -73,12 +68,13 @@ def test_every_dtype_is_right_with_several_ranks_on_one_gpu(cli):
     measured(cli, SHARED, *sets, timeout=600)
 
 
-@pytest.mark.parametrize("fault", ["kill", "hang", "corrupt"])
-def test_a_fault_with_several_ranks_on_one_gpu_is_recorded(cli, fault):
-    faults = f"faults=[{{do: {fault}, rank: 1, iteration: 4}}]"
-    run, _ = measured(cli, SHARED, "world_sizes=[2]", "operations=[all_reduce]", "timeout=20s", faults, code=1)
-    (samples,) = run.samples
-    assert samples.failure.kind == {"kill": "killed", "hang": "hang", "corrupt": "wrong"}[fault]
+def test_faults_with_several_ranks_on_one_gpu_are_recorded_and_cost_their_cases_only(cli):
+    kinds = {"kill": "killed", "hang": "hang", "corrupt": "wrong"}
+    planted = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}KiB}}" for size, do in enumerate(kinds, 1)]
+    sets = ["world_sizes=[2]", "operations=[all_reduce]", "timeout=20s", "sizes=[1KiB, 2KiB, 3KiB, 4KiB]"]
+    run, _ = measured(cli, SHARED, *sets, f"faults=[{', '.join(planted)}]", code=1)
+    failures = {s.case.size_bytes // 1024: s.failure and s.failure.kind for s in run.samples}
+    assert failures == {**dict(enumerate(kinds.values(), 1)), 4: None}
 
 
 def test_algorithms_and_blocks_are_axes(cli):
@@ -91,12 +87,6 @@ def test_registered_buffers_are_right(cli):
     run, _ = measured(cli, NCCL, "world_sizes=[1]", "metrics=[isolated]", "memory=[plain, registered]")
     able = {"plain", "registered"} if MACHINE.registered_missing is None else {"plain"}
     assert {s.case.memory for s in run.samples} == able
-
-
-def test_the_modules_of_the_fork_server_leave_cuda_alone():
-    """Ranks are forked from the fork server, and CUDA does not survive a fork; 3 is CUDA_ERROR_NOT_INITIALIZED."""
-    done = subprocess.run([sys.executable, "-c", gpu_check.fork_program()], capture_output=True, text=True)
-    assert done.stdout.strip() == "3", done.stderr
 
 
 def test_a_hang_on_a_gpu_ends_at_its_deadline(cli):

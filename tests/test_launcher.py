@@ -1,5 +1,10 @@
-"""The fork server ignores Ctrl-C, but no Ctrl-C is lost; the next run removes abandoned folders in which ranks met."""
+"""The fork server ignores Ctrl-C, but no Ctrl-C is lost; the next run removes abandoned folders in which ranks met.
 
+A file system without locks costs a warning, not the run.
+"""
+
+import errno
+import fcntl
 import os
 import re
 import signal
@@ -14,7 +19,7 @@ from collbench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_aba
 from collbench.machine import host, interrupts
 from collbench.model.errors import RankError
 from collbench.store import locks
-from conftest import ROOT, fork_servers
+from conftest import ROOT, TINY, fork_servers
 from test_measure import assert_nothing_left
 
 
@@ -84,11 +89,11 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cl
     assert_nothing_left(cli)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *interrupts.OTHERS])
-def test_the_fork_server_and_so_every_rank_blocks_signals_that_end_the_run(launcher, number):
+def test_the_fork_server_and_so_every_rank_blocks_signals_that_end_the_run(launcher):
     (server,) = fork_servers()
     status = Path(f"/proc/{server.pid}/status").read_text()
-    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    assert all(blocked >> (number - 1) & 1 for number in (signal.SIGTERM, *interrupts.OTHERS))
 
 
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
@@ -113,3 +118,38 @@ def test_the_fork_server_loads_what_a_rank_needs():
     program = "import sys, collbench.rank.preload; print({'torch', 'numpy', 'collbench.rank.main'} <= {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+# ── file systems without locks: Lustre mounted without `flock`, some NFS ─────────────────────────
+@pytest.fixture
+def unlockable(monkeypatch):
+    def refused(fd, how):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+
+
+def test_a_lock_is_free_taken_or_unavailable(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    assert locks.supported(tmp_path) and locks.supported(Path("/not/there"))
+    with path.open("w") as first, path.open("w") as second:
+        assert locks.exclusive(first.fileno()) is True and locks.exclusive(second.fileno()) is False
+        assert locks.shared(second.fileno()) is False
+        monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
+        assert locks.exclusive(first.fileno()) is locks.wait_for(first.fileno()) is None
+        monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EBADF, "closed")))
+        with pytest.raises(OSError, match="closed"):
+            locks.exclusive(first.fileno())
+
+
+def test_a_run_is_measured_with_a_note(warm, unlockable):
+    done = warm("run", warm.config(TINY), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    assert "its file system has no locks" in done.stderr
+    assert warm.only_run().manifest["status"] == "complete"
+
+
+def test_folders_of_other_processes_are_not_taken_for_abandoned(tmp_path, unlockable):
+    with RendezvousFolder(tmp_path) as meeting:
+        remove_abandoned(tmp_path)
+        assert meeting.folder.is_dir()

@@ -1,21 +1,19 @@
-"""Each real launcher starts one run, which outlives a lost node: Slurm, MPICH and Intel MPI on two hosts, Ray on one.
+"""Each real launcher starts one run, which outlives a lost node: Slurm, MPICH, Intel MPI on two hosts, Ray on one.
 
 The hosts are namespaces with own host names (proof/slurm.py). In other tests, the variables of Slurm simulate Slurm.
 """
 
 import json
-import shlex
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
 from collbench.report.launch_files import LauncherName
 from conftest import ROOT, TINY
 from proof import slurm
-from test_faults import wait_for_samples
+from test_faults import wait_for, wait_for_samples
 from test_gate import GATED, hosts
 from test_joined import PATIENCE_S, RUN_BENCH, assert_measured, file_for, finished, started_by
 from test_measure import assert_nothing_left
@@ -27,15 +25,8 @@ SURVIVING = ["--nodes=2", "--no-kill", "--kill-on-bad-exit=0"]
 # The folder in which make .venv-launchers/.installed installs launchers.
 LAUNCHERS = ROOT / ".venv-launchers"
 RAY = list(LAUNCHERS.glob("ray/lib/python3*/site-packages"))
-# A program for mpiexec in place of ssh. Arguments: options, the address of a host, then a command.
-AGENT = """#!/bin/sh
-while [ "${{1#-}}" != "$1" ]; do shift; done
-shift
-exec {there} sh -c "$*"
-"""
 pytestmark = pytest.mark.usefixtures("ended")
 needs_slurm = pytest.mark.skipif(slurm.unsupported() is not None, reason=str(slurm.unsupported()))
-needs_hosts = pytest.mark.skipif(slurm.unsupported_hosts() is not None, reason=str(slurm.unsupported_hosts()))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +60,11 @@ def ranks_of_hosts(run) -> dict[str, list[int]]:
 def test_an_arbitrary_distribution_asks_for_the_host_of_rank_0(cluster, cli):
     (cli.folder / "hosts").write_text("node1\nnode0\n")
     cli.environment["SLURM_HOSTFILE"] = str(cli.folder / "hosts")
-    options = ["-N2", "-n2", "--distribution=arbitrary"]
-    done = finished(srun(cluster, cli, options, "run", cli.config(TINY), "--no-plots"))
+    words = ["-N2", "-n2", "--distribution=arbitrary"], "run", cli.config(TINY), "--no-plots"
+    done = finished(srun(cluster, cli, *words))
     assert done.returncode == 2 and done.stderr.count("export MASTER_ADDR") == 2, done.stderr
     cli.environment["MASTER_ADDR"] = cluster.hosts.address("node1")
-    done = finished(srun(cluster, cli, options, "run", cli.config(TINY), "--no-plots"))
+    done = finished(srun(cluster, cli, *words))
     assert done.returncode == 0, done.stderr
     assert ranks_of_hosts(cli.only_run()) == {"node1": [0], "node0": [1]}
 
@@ -84,7 +75,7 @@ def test_the_file_for_slurm_runs_as_planned(cluster, cli):
     file = file_for(cli, LauncherName.SLURM, FOUR, nodes=2, each=2)
     done = cluster.run("sbatch", "--parsable", file, env=cli.environment, cwd=cli.folder)
     assert done.returncode == 0, done.stderr
-    slurm.wait_for(lambda: not cluster.jobs(), "the job does not end", seconds=PATIENCE_S)
+    wait_for(lambda: not cluster.jobs(), PATIENCE_S)
     logs = "".join(log.read_text() for log in cli.folder.glob("*.log"))
     ended = cluster.run("scontrol", "show", "job", done.stdout.strip()).stdout
     assert "JobState=COMPLETED" in ended and "ExitCode=0:0" in ended, ended + logs
@@ -124,9 +115,7 @@ def test_a_cancelled_job_can_be_resumed(cluster, cli):
 @needs_slurm
 def test_the_gate_names_the_lost_node(cluster, cli):
     started = srun(cluster, cli, ["-n2", *SURVIVING], "gate", cli.config(GATED))
-    deadline = time.monotonic() + PATIENCE_S
-    while not list(cli.folder.glob("results/*-gate-look")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: list(cli.folder.glob("results/*-gate-look")), PATIENCE_S)
     cluster.lose("node1")
     done = finished(started)
     (verdict,) = cli.folder.glob("results/*/gate.json")
@@ -138,42 +127,17 @@ def test_the_gate_names_the_lost_node(cluster, cli):
 
 
 # ── MPICH and Intel MPI ──────────────────────────────────────────────────────────────────────────
-def mpiexec_of(name: str) -> str:
-    mpiexec = LAUNCHERS / name / "bin" / "mpiexec"
-    if not mpiexec.exists():
-        pytest.skip(f"{name} is not installed (make .venv-launchers/.installed)")
-    return str(mpiexec)
-
-
 @pytest.mark.slow
 @needs_slurm
 @pytest.mark.parametrize("name", ["mpich", "impi"])
 def test_mpiexec_in_an_allocation_of_slurm(cluster, cli, name):
     """Hydra asks Slurm for the hosts, and starts its proxies with srun, whose variables the ranks see, too."""
-    words = ["salloc", "-N2", "-n4", "--ntasks-per-node=2", mpiexec_of(name), "-n", "4", "-ppn", "2"]
+    mpiexec = LAUNCHERS / name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"{name} is not installed (make .venv-launchers/.installed)")
+    words = ["salloc", "-N2", "-n4", "--ntasks-per-node=2", str(mpiexec), "-n", "4", "-ppn", "2"]
     words += ["-genv", "FI_PROVIDER", "tcp", sys.executable, RUN_BENCH, "run", cli.config(FOUR), "--no-plots"]
     done = cluster.run(*words, env=cli.environment, cwd=cli.folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_measured(cli, "mpirun (Hydra)", {4})
-    assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
-
-
-@pytest.mark.slow
-@needs_hosts
-@pytest.mark.parametrize(("name", "option"), [("mpich", "-launcher-exec"), ("impi", "-bootstrap-exec")])
-def test_mpiexec_on_two_hosts(cli, name, option):
-    mpiexec = mpiexec_of(name)
-    with slurm.hosts(*slurm.NODES) as made:
-        first, second = made.network.addresses
-        agent = made.folder / "agent"
-        agent.write_text(AGENT.format(there=shlex.join(made.at("node1"))))
-        agent.chmod(0o700)
-        command = [*made.at("node0"), mpiexec, option, str(agent), "-hosts", f"{first},{second}"]
-        command += ["-ppn", "2", "-n", "4", "-genv", "MASTER_ADDR", first, "-genv", "FI_PROVIDER", "tcp"]
-        command += [sys.executable, RUN_BENCH, "run", cli.config(FOUR), "--no-plots"]
-        done = subprocess.run(
-            command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S
-        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert_measured(cli, "mpirun (Hydra)", {4})
     assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}

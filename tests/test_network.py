@@ -52,9 +52,7 @@ def test_rank_0_listens_at_each_address_by_which_other_hosts_may_know_it(monkeyp
     assert coordinator.addresses_of_rank_0(place("head", one_host), 0) == expected
 
 
-@pytest.mark.parametrize(
-    ("addresses", "named"), [(["192.0.2.77"], "192.0.2.77"), ([], "127.0.1.1")], ids=["elsewhere", "only loopback"]
-)
+@pytest.mark.parametrize(("addresses", "named"), [(["192.0.2.77"], "192.0.2.77"), ([], "127.0.1.1")])
 def test_where_rank_0_cannot_be_reached_it_is_refused_at_once(monkeypatch, addresses, named):
     monkeypatch.setattr(network, "resolve", lambda *_: ["127.0.1.1"])
     with pytest.raises(JobError, match=rf"cannot listen at head \({named}\): set MASTER_ADDR"):
@@ -77,42 +75,23 @@ def test_rank_0_takes_the_first_port_that_is_free_at_all_of_its_addresses():
 # ── sockets of a child ───────────────────────────────────────────────────────────────────────────
 LISTENING = """
 import socket, sys
-sockets = [socket.socket() for _ in range(2)]
-for one, host in zip(sockets, ("0.0.0.0", "127.0.0.1")):
-    one.bind((host, 0))
-    one.listen()
+sockets = [socket.create_server((host, 0)) for host in ("0.0.0.0", "127.0.0.1")]
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.fixture
-def child():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", LISTENING], **pipes) as process:
-        process.stdout.readline()
-        yield process
-        process.stdin.close()
-
-
-def descriptor(process, host: str) -> int:
-    """Return the descriptor of the child's socket that listens at this address."""
-    (connection,) = [entry for entry in psutil.Process(process.pid).net_connections("tcp") if entry.laddr.ip == host]
-    return connection.fd
-
-
-def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
-    loopback = network.interface_of(network.LOOPBACK)
-    if network.confine(child.pid, loopback):
-        pytest.skip("this system does not lend descriptors of children")
-    assert interface_bound_to(child.pid, descriptor(child, "0.0.0.0")) == loopback
-    assert interface_bound_to(child.pid, descriptor(child, "127.0.0.1")) == ""
-
-
-def test_a_port_that_stays_open_is_reported(child, monkeypatch):
-    def refused(*_):
-        raise PermissionError("pidfd_getfd")
-
-    monkeypatch.setattr(network, "borrowed_socket", refused)
-    (address,) = network.confine(child.pid, "lo")
-    assert address.startswith("0.0.0.0:")
+def test_an_open_port_is_kept_to_loopback_another_one_left_alone_and_one_that_stays_open_reported(monkeypatch):
+    command, loopback = [sys.executable, "-c", LISTENING], network.interface_of(network.LOOPBACK)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        with monkeypatch.context() as refusing:
+            refusing.setattr(network, "borrowed_socket", lambda *_: (_ for _ in ()).throw(PermissionError("pidfd")))
+            (address,) = network.confine(child.pid, "lo")
+            assert address.startswith("0.0.0.0:")
+        if network.confine(child.pid, loopback):
+            pytest.skip("this system does not lend descriptors of children")
+        sockets = {entry.laddr.ip: entry.fd for entry in psutil.Process(child.pid).net_connections("tcp")}
+        assert interface_bound_to(child.pid, sockets["0.0.0.0"]) == loopback
+        assert interface_bound_to(child.pid, sockets["127.0.0.1"]) == ""
+        child.stdin.close()

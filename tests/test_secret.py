@@ -71,10 +71,6 @@ def test_a_secret_is_removed_only_by_its_writer(tmp_path):
     assert path.read_text() == "that of another job"
 
 
-def readable(path):
-    path.chmod(0o644)
-
-
 def linked(path):
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
@@ -91,15 +87,20 @@ def owned_by_another_user(path):
     os.chown(path, 12345, -1)
 
 
-def in_an_open_folder(path):
-    path.parent.chmod(0o755)
+CHANGES = {
+    "readable": lambda path: path.chmod(0o644),
+    "linked": linked,
+    "pipe": pipe,
+    "owned by another user": owned_by_another_user,
+    "in an open folder": lambda path: path.parent.chmod(0o755),
+}
 
 
-@pytest.mark.parametrize("change", [readable, linked, pipe, owned_by_another_user, in_an_open_folder])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_secret_that_another_user_could_have_written_is_refused(tmp_path, change):
     with secret_of(tmp_path, 0, True).made(PORT):
         path = secret_of(tmp_path, 1, True).path(PORT)
-        change(path)
+        CHANGES[change](path)
         with pytest.raises(ConfigError, match="COLLBENCH_SECRET") as caught:
             secret_of(tmp_path, 1, True).key(PORT)
         assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)

@@ -1,11 +1,20 @@
-"""Operations that a job makes once are measured like others: joining, new groups, the first call in a new group."""
+"""Operations that a job makes once are measured like others: joining, new groups, the first call in a new group.
+
+What a library leaves in the ranks of a run is reported; a library without effects gets no notice.
+"""
+
+from dataclasses import replace
 
 import pytest
 
+from collbench.analyze.joining import facts, notices
 from collbench.analyze.summaries import summarize
-from collbench.model.records import Machine
+from collbench.machine import host
+from collbench.model.records import Case
+from collbench.rank import torch_names
+from collbench.report.notices import sentences
+from conftest import invented_run, samples
 
-MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 STARTUP = """
 backends: [gloo]
 world_sizes: [2]
@@ -18,7 +27,7 @@ seed: 1
 """
 
 
-def test_joining_new_groups_and_first_calls_have_times_with_intervals(warm):
+def test_joining_new_groups_and_first_calls_have_times_and_ranks_are_recorded_before_and_in_the_group(warm):
     done = warm("run", warm.config(STARTUP), "--no-plots")
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
@@ -28,19 +37,56 @@ def test_joining_new_groups_and_first_calls_have_times_with_intervals(warm):
         ("all_reduce", "isolated"), ("all_reduce", "first"),
     }  # fmt: skip
     assert all(summary.time_s.kind == "range of launches" and summary.launches == 2 for summary in summaries.values())
-    joining = [samples for samples in run.samples if samples.case.op == "init_process_group"]
-    assert all(samples.timed.duration_ns.shape == (1, 2) for samples in joining)
+    joining = [s for s in run.samples if s.case.op == "init_process_group"]
+    assert all(s.timed.duration_ns.shape == (1, 2) for s in joining)
     assert all(summary.time_s.low > 0 for summary in summaries.values())
+    launch, *_ = run.environment[0]["launches"]
+    assert launch["clocks"] is None  # ranks of one host have one clock
+    seen = launch["ranks"][0]["seen"]
+    before, joined = seen["before"]["joining"], seen["joined"]["joining"]
+    assert sum(joined["threads"].values()) > sum(before["threads"].values())
+    if torch_names.version() >= host.LOOP_THREAD_NAMED:
+        assert joined["threads"]["gloo_tcp_loop"] >= 1 and "gloo_tcp_loop" not in before["threads"]
+    assert joined["files"]["socket"] > before["files"]["socket"] and before["memory_bytes"] > 2**20
+    assert set(before["policies"]) == {"normal"} and before["affinity"] == joined["affinity"]
 
 
 def test_a_wrong_first_call_is_noticed(warm):
     fault = "faults=[{do: corrupt, rank: 0, iteration: 4}]"
     sets = ["--set", "operations=[all_reduce]", "--set", "metrics=[first]", "--set", fault]
     assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 1
-    assert all(samples.failure.kind == "wrong" for samples in warm.only_run().samples)
+    assert all(s.failure.kind == "wrong" for s in warm.only_run().samples)
 
 
 @pytest.mark.slow
 def test_groups_within_the_world_are_made_anew_too(warm):
     sets = ["--set", "world_sizes=[4]", "--set", "groups=[contiguous:2, strided:2]"]
     assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 0
+
+
+# ── what joining leaves ──────────────────────────────────────────────────────────────────────────
+
+
+def run_with(left, joined=(0, 1), **more):
+    """Return a run of one rank, which may use the cores `joined` after joining; the files `left` stay."""
+
+    def state(cores, files):
+        return {"joining": {"affinity": list(cores), "threads": {"python": 1}, "files": files, **more}}
+
+    stages = {"before": state((0, 1), {"file": 3}), "joined": state(joined, {"file": 5}), "left": state((0, 1), left)}
+    case = Case("all_reduce", "gloo", 2, "float32", 4096)
+    session = {"launches": [{"backend": "gloo", "world_size": 2, "launch": 1, "ranks": [{"rank": 0, "seen": stages}]}]}
+    return replace(invented_run([samples(case, 1, [[1e6, 1e6]] * 4)]), environment=[session])
+
+
+def test_a_run_warns_of_cores_that_were_taken_and_of_files_that_stayed():
+    assert notices(run_with({"file": 3})) == []
+    assert sentences(notices(run_with({"file": 3, "pipe": 2}, joined=(1,)))) == [
+        "gloo: joining took cores from a rank: 1 of 2 left (core 1)",
+        "gloo: 2 open files of a rank stayed after the end (2 pipe)",
+    ]
+    assert facts(run_with({"file": 3}))["open files of a rank (gloo)"] == "5"
+
+
+def test_a_damaged_record_gives_no_notices_and_no_facts():
+    assert notices(run_with("many")) == [] and facts(run_with({"file": 3}, threads="3")) == {}

@@ -58,17 +58,8 @@ class SilentRank:
         self.count = 0
         messages.send(self.other, {"kind": "ready", "waits_in": [], "facts": {}})
 
-    @property
-    def progress(self):
-        return self.count
-
-    @property
-    def position(self):
-        return 0
-
-    @property
-    def state(self):
-        return "sleeping"
+    progress = property(lambda self: self.count)
+    position, state, stack = 0, "sleeping", ""
 
     def ask_stack(self): ...
 
@@ -76,10 +67,6 @@ class SilentRank:
 
     def join(self, seconds):
         self.exit_code = -9
-
-    @property
-    def stack(self):
-        return ""
 
 
 def watch(monkeypatch, rank, events, timeout_s=2.0):
@@ -94,13 +81,9 @@ def watch(monkeypatch, rank, events, timeout_s=2.0):
 @pytest.mark.parametrize("frozen_s", [3.0, 1000.0])
 def test_a_machine_that_stood_still_is_not_a_hang(monkeypatch, frozen_s):
     rank = SilentRank()
-
-    def after_failure():
-        rank.count += 1
-
     events = {
         3: lambda: frozen_s,
-        4: after_failure,
+        4: lambda: setattr(rank, "count", rank.count + 1),
         9: lambda: messages.send(rank.other, {"kind": "done"}),
     }
     outcome, _ = watch(monkeypatch, rank, events)
@@ -116,8 +99,7 @@ def test_a_rank_that_is_silent_while_it_is_looked_at_hangs(monkeypatch):
 def test_a_failure_after_the_machine_stood_still_is_not_the_fault_of_the_case(monkeypatch):
     rank = SilentRank()
     error = {"kind": "error", "text": "RuntimeError: timed out"}
-    events = {3: lambda: 1000.0, 5: lambda: messages.send(rank.other, error)}
-    outcome, _ = watch(monkeypatch, rank, events)
+    outcome, _ = watch(monkeypatch, rank, {3: lambda: 1000.0, 5: lambda: messages.send(rank.other, error)})
     assert (outcome.failure.kind, outcome.failure.rank) == ("lost", None)
     assert "stood still" in outcome.failure.text and "timed out" in outcome.failure.text
 
@@ -136,23 +118,12 @@ def test_before_the_first_case_the_largest_is_taken_out(position, size):
     assert {case.size_bytes for case in remaining.cases} == {4096, 2**30, 65536} - {size}
 
 
-class StuckRank(SilentRank):
-    """A rank that waits for a device, and that no signal ends."""
-
-    def kill(self):
-        self.killed = True
-
-    def join(self, seconds): ...
-
-    @property
-    def state(self):
-        return "disk-sleep"
-
-
 def test_a_rank_that_cannot_be_ended_is_reported():
-    rank = StuckRank()
+    """It waits for a device, and no signal ends it."""
+    rank, killed = SilentRank(), []
+    rank.state, rank.kill, rank.join = "disk-sleep", lambda: killed.append(True), lambda seconds: None
     message = Ranks([rank], lambda: None).kill()
-    assert rank.killed and "rank 0 (disk-sleep) did not end within" in message
+    assert killed and "rank 0 (disk-sleep) did not end within" in message
 
 
 # ── rank in the evidence ─────────────────────────────────────────────────────────────────────────
@@ -167,26 +138,69 @@ TIMED_OUT = "RuntimeError: Timed out waiting 60000ms"
 STORE_GONE = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
 
 
+def timeout(rank, enqueued):
+    """Return the log of a rank that waited too long: from torch 2.13, and from before process groups had names."""
+    return (
+        f"[rank{rank}]:[E1101 10:00:00.123456789 ProcessGroupNCCL.cpp:697] [Rank {rank}] Watchdog caught collective "
+        f"operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=262144, NumelOut=262144, "
+        f"Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E1101 10:00:00.123500000 ProcessGroupNCCL.cpp:2275] [PG ID 0 PG GUID 0(default_pg) Rank "
+        f"{rank}]  failure detected by watchdog at work sequence id: 808 PG status: last enqueued work: {enqueued}, "
+        f"last completed work: 807\n"
+    )
+
+
+DUMP = "[rank2]:[E1101 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder dump signal\n"
+
+
+def test_the_watchdog_of_nccl_names_ranks_that_waited():
+    assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == ({0, 1}, {0: 810, 1: 809})
+    assert watchdog("") == (set(), {})
+
+
+def logged(log, *exit_codes):
+    """Return the evidence of ranks with these exit codes, from what the watchdog of NCCL has logged."""
+    aborted, enqueued = watchdog(log)
+    return [
+        Evidence(rank, exit_code=code, aborted=code == -6 and rank in aborted, enqueued=enqueued.get(rank))
+        for rank, code in enumerate(exit_codes)
+    ]
+
+
+def left(rank, error):
+    return Evidence(rank, exit_code=70, error=error)
+
+
+# The texts of NCCL are from ProcessGroupNCCL and from NCCL 2.27 to 2.29: the first three are about other ranks.
+OF_NCCL = [
+    ("DistBackendError: NCCL error in: /p/x.cpp:3690, remote process exited or there was a network error", None),
+    ("DistBackendError: ncclRemoteError: A call failed possibly due to a network error", None),
+    ("RuntimeError: NCCL communicator was aborted on rank 1.", None),
+    ("DistBackendError: NCCL error in: /p/x.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)", 0),
+    ("OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB", 0),
+    ("AcceleratorError: CUDA error: an illegal memory access was encountered", 0),
+]
+
+
 @pytest.mark.parametrize(
     ("ranks", "kind", "rank"),
     [
         ([Evidence(0, error=CLOSED), Evidence(1, exit_code=-9), Evidence(2, error=CLOSED)], "killed", 1),
-        ([Evidence(0, exit_code=70, error=CLOSED), Evidence(1, exit_code=70, error="ValueError: bad")], "raised", 1),
-        ([Evidence(0, exit_code=70, error=CLOSED), Evidence(1, exit_code=0)], "exited", 1),
+        ([left(0, CLOSED), left(1, "ValueError: bad")], "raised", 1),
+        ([left(0, CLOSED), Evidence(1, exit_code=0)], "exited", 1),
         ([Evidence(0), Evidence(1, exit_code=0)], "exited", 1),
         ([Evidence(0, exit_code=195), Evidence(1, exit_code=195)], "exited", None),
         ([Evidence(0, exit_code=0, finished=True), Evidence(1, exit_code=-11)], "killed", 1),
-        (
-            [
-                Evidence(0, exit_code=1, error=TIMED_OUT),
-                Evidence(1, exit_code=1, error=TIMED_OUT),
-                Evidence(2, state="stopped"),
-            ],
-            "hang",
-            2,
-        ),
+        ([left(0, TIMED_OUT), left(1, TIMED_OUT), Evidence(2, state="stopped")], "hang", 2),
         ([Evidence(0), Evidence(1, exit_code=1, error=STORE_GONE)], "raised", None),
-        ([Evidence(0, exit_code=70, error=CLOSED), Evidence(1, exit_code=70, error=TIMED_OUT)], "raised", None),
+        ([left(0, CLOSED), left(1, TIMED_OUT)], "raised", None),
+        *(([left(0, error), left(1, CLOSED)], "raised", rank) for error, rank in OF_NCCL),
+        # Ranks that waited, as the watchdog says, are not blamed; an abort by itself is, as of a failed assertion.
+        (logged(timeout(0, 810) + timeout(1, 810) + DUMP, -6, -6, None), "hang", 2),
+        (logged(timeout(0, 810) + timeout(1, 808) + timeout(2, 810), -6, -6, -6), "hang", 1),
+        (logged(timeout(0, 810) + timeout(1, 810), -6, -6), "hang", None),
+        (logged(timeout(0, 810), -6, -9, -6), "killed", 1),
+        (logged("", -6, None), "killed", 0),
     ],
 )
 def test_an_end(ranks, kind, rank):
@@ -227,67 +241,6 @@ def test_a_stack_is_read_from_its_innermost_frame():
     dump = 'Current thread 0x1 (most recent call first):\n  File "/a/b.py", line 3 in f\n  File "/c.py", line 9 in g\n'
     assert innermost_frame(dump) == "in f (/a/b.py:3)"
     assert innermost_frame("") is None
-
-
-# ── NCCL's watchdog ──────────────────────────────────────────────────────────────────────────────
-def timeout(rank, enqueued):
-    """Return the log of a rank that waited too long: from torch 2.13, and from before process groups had names."""
-    return (
-        f"[rank{rank}]:[E1101 10:00:00.123456789 ProcessGroupNCCL.cpp:697] [Rank {rank}] Watchdog caught collective "
-        f"operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=262144, NumelOut=262144, "
-        f"Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
-        f"[rank{rank}]:[E1101 10:00:00.123500000 ProcessGroupNCCL.cpp:2275] [PG ID 0 PG GUID 0(default_pg) Rank "
-        f"{rank}]  failure detected by watchdog at work sequence id: 808 PG status: last enqueued work: {enqueued}, "
-        f"last completed work: 807\n"
-    )
-
-
-DUMP = "[rank2]:[E1101 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder dump signal\n"
-
-
-def evidence_in(log, exit_codes):
-    aborted, enqueued = watchdog(log)
-    return [
-        Evidence(rank, exit_code=code, aborted=code == -6 and rank in aborted, enqueued=enqueued.get(rank))
-        for rank, code in enumerate(exit_codes)
-    ]
-
-
-def test_the_watchdog_names_ranks_that_waited():
-    assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == ({0, 1}, {0: 810, 1: 809})
-    assert watchdog("") == (set(), {})
-
-
-@pytest.mark.parametrize(
-    ("log", "exit_codes", "kind", "rank"),
-    [
-        (timeout(0, 810) + timeout(1, 810) + DUMP, [-6, -6, None], "hang", 2),
-        (timeout(0, 810) + timeout(1, 808) + timeout(2, 810), [-6, -6, -6], "hang", 1),
-        (timeout(0, 810) + timeout(1, 810), [-6, -6], "hang", None),
-        (timeout(0, 810), [-6, -9, -6], "killed", 1),
-        ("", [-6, None], "killed", 0),  # an abort by itself, such as a failed assertion
-    ],
-)
-def test_ranks_that_waited_are_not_blamed(log, exit_codes, kind, rank):
-    failure = explain_exit(evidence_in(log, exit_codes))
-    assert (failure.kind, failure.rank) == (kind, rank)
-
-
-@pytest.mark.parametrize(
-    ("error", "rank"),
-    [
-        ("DistBackendError: NCCL error in: /p/x.cpp:3690, remote process exited or there was a network error", None),
-        ("DistBackendError: ncclRemoteError: A call failed possibly due to a network error", None),
-        ("RuntimeError: NCCL communicator was aborted on rank 1.", None),
-        ("DistBackendError: NCCL error in: /p/x.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)", 0),
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB", 0),
-        ("AcceleratorError: CUDA error: an illegal memory access was encountered", 0),
-    ],
-)  # fmt: skip
-def test_errors_of_nccl_about_others_and_about_itself(error, rank):
-    """The texts are from ProcessGroupNCCL and from NCCL 2.27 to 2.29."""
-    ranks = [Evidence(0, exit_code=70, error=error), Evidence(1, exit_code=70, error=CLOSED)]
-    assert explain_exit(ranks).rank == rank
 
 
 # Log of torch 2.14 when ncclCommGetAsyncError returned an error on rank 1.
