@@ -136,13 +136,13 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
 
 
 def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:
-    """Return the number of pairs after the first `count`, and the ratio of all cases over them, with a 95 % interval.
+    """Return the number of pairs after the first `count`, and the ratio of all cases over them, if they are enough.
 
     A verdict is reached when a change looks large; the pairs measured after the verdict have no such selection bias.
     """
     pairs = {case.key: [number for number in case.pairs if number > count] for case in cases}
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
-    if len(common) < 2:
+    if len(common) < FEWEST_PAIRS:
         return len(common), None
     return len(common), launch_interval(np.exp(np.mean([case.log_ratios(common) for case in cases], axis=0)))
 

@@ -70,11 +70,11 @@ class Judgement:
         "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
     )
     # A look ends measuring when a change looks large, so `ratio` then is too large; pairs measured after the verdict
-    # have no such bias. None if the sides took no turns, nothing changed, or there was no time for two such pairs.
+    # have no such bias. None if the sides took no turns, nothing changed, or such pairs are few.
     fresh: Interval | None = None
     fresh_ratio = computed(
         "ratio over the pairs that were measured after the verdict, whether the change was large or not; null if there "
-        "are fewer than two",
+        "are too few",
         Ratio | None,
         lambda judged: judged.fresh and Ratio(judged.fresh),
         name="fresh",

@@ -23,8 +23,8 @@ from collbench.stats.intervals import FEWEST_BLOCKS, within_launch
 # The time for a case is spent in this many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
 # With turns, blocks are at most LONGEST_TURN_S: passing the turn on takes 5 to 10 ms.
 ROUNDS, LONGEST_BLOCK_S, LONGEST_TURN_S = 5, 0.04, 0.1
-# Warm-up before each block: this many calls, but no longer than AGAIN_S; none if one call takes at least LONG_CALL_S,
-# or with turns: the case ran less than a second ago, and the sides are equally cold.
+# Warm-up before each block: this many calls, but no longer than AGAIN_S; none if one call takes at least LONG_CALL_S.
+# With turns, calls longer than AGAIN_S have none: the case ran less than a second ago, and the sides are equally cold.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Blocks of warm-up of the cases that a launch measures first; the first blocks are slow, and predict badly how many
 # calls fit.
@@ -199,7 +199,7 @@ class Sampler:
 
     def _again(self) -> int:
         """Return the warm-up iterations before a block: whole cycles, so that a block begins with the first round."""
-        if self._sampling.warmup == 0 or self._one_s >= LONG_CALL_S or self._in_turns:
+        if self._sampling.warmup == 0 or self._one_s >= (AGAIN_S if self._in_turns else LONG_CALL_S):
             return 0
         return self._cycle if self._cycle > 1 else _fitting(AGAIN, AGAIN_S, self._one_s)
 

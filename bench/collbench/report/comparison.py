@@ -72,7 +72,7 @@ def document(result: Comparison) -> Blocks:
     if result.whole is not None:
         method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
     if turns := result.in_turns:
-        if turns.fresh_pairs > 1:
+        if turns.fresh_pairs and any(change.judgement.fresh for change in result.changes):
             later = counted(turns.fresh_pairs, "pair")
             method.append(f"Times and ratios of cases that changed are of the {later} after the verdict. {BIAS}")
         how = "A and B take turns block by block, in random order"
