@@ -2,7 +2,7 @@
 
 The exit code is 1 if a line is missed that is not a declared limit.
 
-    python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages] [--confirm NAME ...]
+    python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages]
 
 Claims that time something run first, one after the other; then simulated claims run, one on each core. The findings of
 a claim are kept as soon as it has run. --quick: fewer trials, as a test of the proof itself; nothing is kept.
@@ -38,7 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, help="trials of each claim, in place of its own number")
     parser.add_argument("--list", action="store_true", help="the claims, their protocols and minutes")
     parser.add_argument("--pages", action="store_true", help="write the page again; measure nothing")
-    parser.add_argument("--confirm", nargs="+", choices=accuracy.kept(), metavar="NAME", help="after mere renames")
     args = parser.parse_args(arguments)
     if args.list:
         rows = [
@@ -49,10 +48,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if args.pages:
         accuracy.write()
-        return 0
-    if args.confirm:
-        for name in args.confirm:
-            print(f"{name}: {accuracy.confirm(name)}")
         return 0
     names = args.only or [name for name, claim in CLAIMS.items() if claim.weekly == args.weekly]
     trials: dict[str, int] = {}

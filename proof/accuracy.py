@@ -45,15 +45,6 @@ def keep(name: str, new: Record) -> None:
     write()
 
 
-def confirm(name: str) -> str:
-    """Store that the code of the present commit is the code that was proved, after mere renames; return its standing.
-
-    A person says so: nothing is compared.
-    """
-    keep(name, kept()[name] | {"confirmed": _commit()})
-    return standing(CLAIMS[name], kept()[name])
-
-
 def write() -> None:
     PAGE.write_text(page(CLAIMS, kept()), encoding="utf-8")
 
@@ -75,8 +66,7 @@ def standing(claim: Claim, run: Record, root: Path = ROOT) -> str:
     """
     if run["version"] != claim.version:
         return f"protocol {run['version']}"
-    commit = run.get("confirmed", run["commit"])
-    status = _git("diff", "--quiet", commit, "--", *claim.files, root=root).returncode
+    status = _git("diff", "--quiet", run["commit"], "--", *claim.files, root=root).returncode
     return {0: CURRENT, 1: OLDER}.get(status, UNKNOWN)
 
 

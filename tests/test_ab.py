@@ -120,19 +120,6 @@ def test_a_look_at_the_same_pairs_when_the_budget_has_ended_may_spend_the_rest()
     assert late.change < pairs.ERROR_RATE and late.same < pairs.SAME_RATE  # a part was spent at 6 pairs
 
 
-def test_the_scatter_for_same_shows_same_in_four_of_five_tries():
-    """At the levels that the looks leave, all of three unchanged cases must be called the same."""
-    count, cases = 16, 3
-    looks = [(n, n / count) for n in (6, 8, 12, 16)]
-    scatter = pairs.scatter_for_same(count, cases, 0.05)
-    rng, shown = np.random.default_rng(1), 0
-    for _ in range(100):
-        sides = [paired(scatter * rng.normal(size=count), number + 1) for number in range(cases)]
-        last_look = pairs.look(sides, looks, 0.05)
-        shown += all(judgement.verdict == SAME for judgement in last_look.judgements.values())
-    assert 0.7 < shown / 100 < 0.92
-
-
 def test_the_index_averages_all_cases_equally_and_leaves_out_pairs_that_lack_a_case():
     quiet, loud = paired([0.01, -0.01, 0.02, 0.0], 1), paired([1, -1, 0.5, -0.4], 2)
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])

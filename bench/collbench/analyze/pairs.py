@@ -14,7 +14,6 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-from scipy.special import ndtri
 
 from collbench.analyze.against import over_references, samples_that_count
 from collbench.analyze.comparability import session_changes
@@ -40,7 +39,7 @@ from collbench.model.errors import ConfigError
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Ending, EndReason, Plan, Run, Samples
 from collbench.stats import spending, verdicts
-from collbench.stats.intervals import Floats, launch_interval, student_quantile
+from collbench.stats.intervals import Floats, launch_interval
 from collbench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 
 # Numbers of pairs at which there is a look with a verdict; there is one more look when the budget ends.
@@ -155,17 +154,6 @@ def levels_at(looks: Looks) -> Levels:
         for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
     )
     return Levels(change, same)
-
-
-def scatter_for_same(count: int, cases: int, min_change: float) -> float:
-    """Return the largest standard deviation of a pair's log ratio with which `count` pairs show SAME in 4 of 5 tries.
-
-    The sides are equal, and all cases must show SAME. count: at least FEWEST_PAIRS.
-    """
-    looks = [*(pairs for pairs in LOOKS if pairs < count), count]
-    level = levels_at([(pairs, pairs / count) for pairs in looks]).same
-    allowed = student_quantile(count - 1, 2 * level) + float(ndtri((1 + 0.8 ** (1 / cases)) / 2))
-    return float(np.log1p(min_change) * np.sqrt(count) / allowed)
 
 
 TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")

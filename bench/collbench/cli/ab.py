@@ -83,7 +83,7 @@ def ab(
         if coordinator is not None:
             check_in_job(sides)
         state = AbState(smallest, budget_s, each, undecided, seed=secrets.randbelow(2**32))
-        path = _create(sides, state, context.obj, coordinator, quiet)
+        path = _create(sides, state, context.obj, coordinator)
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
@@ -105,13 +105,11 @@ def _side(option: str, config: Path, sets: list[str], changes: Difference, usual
     return Side(str(config), settings, changes.variables, path, " ".join(words))
 
 
-def _create(
-    sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", quiet: bool
-) -> Path:
+def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None") -> Path:
     """Plan both sides, with one seed unless a configuration has its own, and make the folder of the run."""
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
-    from collbench.analyze import lengths, pairs  # deferred import: loads numpy and scipy
+    from collbench.analyze import pairs  # deferred import: loads numpy and scipy
 
     raws, plans = [], []
     for side in sides.values():
@@ -127,7 +125,7 @@ def _create(
         raws.append(raw)
         plans.append(plan)
     # Raises ConfigError before any measuring.
-    cases = pairs.paired_cases(*(pairs.timed_cases([], plan) for plan in plans))
+    pairs.paired_cases(*(pairs.timed_cases([], plan) for plan in plans))
     pair_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1]
     fewest_s = pair_s * pairs.FEWEST_PAIRS
     if state.budget_s < fewest_s:
@@ -135,12 +133,6 @@ def _create(
             f"--budget {format_seconds(state.budget_s)}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
             f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
         )
-    count = int(min(state.budget_s / pair_s, lengths.FEWEST_PLANNED))
-    scatter = units.format_share(pairs.scatter_for_same(count, len(cases), state.min_change))
-    within = units.format_share(state.min_change)
-    enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
-    if not quiet:
-        say(f"about {count} pairs or more, {enough}", err=True)
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
         say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)
