@@ -149,10 +149,10 @@ site: .venv/.installed-dev  ## Build the site of docs/ into build/site; a dead l
 # server that its tests share; the one that is done first takes over tests of the other.
 PYTEST := $(PY) -m pytest tests --numprocesses 2 --dist worksteal
 
-test: .venv/.installed-dev  ## Run the tests that take seconds (about 5 min)
+test: .venv/.installed-dev  ## Run the tests that take seconds (about 4 min)
 	@$(PYTEST) -m "not slow"
 
-test-all: test  ## Then those that take longer: kills, joined jobs, whole trainings, every example (about 22 min in all)
+test-all: test  ## Then those that take longer: kills, joined jobs, whole trainings, every example (about 15 min in all)
 	@$(PYTEST) -m slow
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU

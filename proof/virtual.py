@@ -51,10 +51,10 @@ def build():
 # Number of ranks, milliseconds of a matrix product, latency of a call in ms, and GB/s. Two cores run four ranks late
 # by some ms a step, so that these have longer products.
 LINKS = ((2, 4.0, 2.0, 0.5), (4, 10.0, 5.0, 0.2))
-# How late a GPU is, in µs. Ranks leave a barrier up to 0.2 ms apart where they share two cores, in a whole launch.
+# How late a GPU is, in µs.
 LATE_US, SLIGHTLY_LATE_US = 500, 200
 APART = (
-    "ranks that share two cores leave a barrier up to 0.2 ms apart: no launch alone names a GPU that is so little late"
+    "ranks that share two cores left a barrier up to 0.25 ms apart throughout a launch, which cancels so small a delay"
 )
 FLEET = """
 backends: [nccl]

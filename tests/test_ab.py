@@ -259,9 +259,10 @@ def test_fresh_pairs_do_not_exaggerate_as_the_deciding_pairs_do():
             (judgement,) = look.judgements.values()
             if judgement.verdict == SLOWER:
                 ended.append(judgement.ratio.value - 1)
-                number, interval = pairs.after_verdict([paired(ratios[: 2 * count])], count)
-                assert number == count
-                fresh.append(interval.value - 1)
+                case = paired(ratios[: 2 * count])
+                later = pairs.after_verdict([case], count)
+                assert len(later) == count
+                fresh.append(np.exp(case.log_ratios(later).mean()) - 1)
                 break
     assert len(ended) > 20 and np.mean(ended) > 0.065 > 0.06 > np.mean(fresh) > 0.04
 

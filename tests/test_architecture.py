@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from collbench.catalog import registry
 from collbench.packages.replay.importers.recordings import PlainData
 from collbench.rank.group import PlainUnpickler
 from conftest import ROOT
@@ -132,6 +133,17 @@ def test_imports_keep_the_law():
             elif room_of(name) != room and room_of(name) not in {*MAY_IMPORT[room], ""}:
                 broken.append(f"{module} must not import or name {name}")
     assert broken == []
+
+
+def test_the_core_names_no_operation_and_no_option_of_a_package():
+    names = set()  # short names of options are also ordinary words
+    for package in registry.PACKAGES:
+        for operation in [package.operation.value] if package.operation else []:
+            names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
+    assert {"training_step", "strategy", "recording"} <= names
+    of_core = {module: ast.walk(tree) for module, tree in TREES.items() if not package_of(module)}
+    texts = {(m, node.value) for m, nodes in of_core.items() for node in nodes if isinstance(node, ast.Constant)}
+    assert [(module, text) for module, text in texts if text in names] == []
 
 
 def test_no_import_cycle():

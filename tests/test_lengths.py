@@ -74,9 +74,9 @@ def test_the_first_two_pairs_are_timed_as_the_configuration_says(made):
     assert lengths.seconds_of_next_pair(cases, starts_s, 90.0, FIRST_S) == {}
 
 
-def test_a_pair_that_was_interrupted_does_not_count_as_long():
+def test_an_interrupted_pair_and_a_clock_that_is_set_back_count_for_nothing():
     cases, starts_s = measured([0.2], [0.0])
-    later = {pair: start + 86400.0 * (pair > 7) for pair, start in starts_s.items()}
+    later = {pair: start + 86400.0 * (pair > 7) - 3600.0 * (pair > 11) for pair, start in starts_s.items()}
     assert lengths.seconds_of_next_pair(cases, later, 1e6, FIRST_S) == lengths.seconds_of_next_pair(
         cases, starts_s, 1e6, FIRST_S
     )

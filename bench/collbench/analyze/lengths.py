@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from collbench.analyze.pairs import Launches, PairedCase
+from collbench.analyze.pairs import Launches, PairedCase, in_all
 from collbench.stats.intervals import Floats
 
 # The first pairs are timed for `seconds_per_case`, the later ones as the rule says.
@@ -41,15 +41,12 @@ def seconds_of_next_pair(
     starts_s: for each pair, the time at which its first timed calls began. least_s: shortest time for a case.
     """
     known = [case for case in cases if len(case.pairs) >= FEWEST_MEASURED]
-    common = sorted(set.intersection(*(set(case.pairs) for case in known))) if known else []
+    common = in_all(case.pairs for case in known) if known else []
     if len(common) < FEWEST_MEASURED:
         return {}
     timed_s = {number: sum(_timed_s(case, number) for case in known) for number in common}
-    around_s = [
-        starts_s[later] - starts_s[number] - timed_s[number]
-        for number, later in itertools.pairwise(common)
-        if later == number + 1
-    ]
+    each_s = [(starts_s[b] - starts_s[a], timed_s[a]) for a, b in itertools.pairwise(common) if b == a + 1]
+    around_s = [pair_s - calls_s for pair_s, calls_s in each_s if pair_s > calls_s]  # not if the clock was set back
     within = np.array([_within(case.a.launches, common) + _within(case.b.launches, common) for case in known])
     if not around_s or not within.all():
         return {}

@@ -34,7 +34,6 @@ from collbench.model.comparisons import (
     InTurns,
     Judgement,
 )
-from collbench.model.conclusions import Interval
 from collbench.model.errors import ConfigError
 from collbench.model.notices import Kind, Notice
 from collbench.model.records import Case, Ending, EndReason, Plan, Run, Samples
@@ -134,16 +133,18 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     return Look(judgements, overall, ratios, index, levels)
 
 
-def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:
-    """Return the number of pairs after the first `count`, and the ratio of all cases over them, if they are enough.
+def in_all(pairs: Iterable[Sequence[int]]) -> list[int]:
+    """Return the numbers of the pairs that every case has, in order."""
+    return sorted(set.intersection(*map(set, pairs)))
+
+
+def after_verdict(cases: Sequence[PairedCase], count: int) -> list[int]:
+    """Return the pairs after the first `count` that all cases have; [] if they are too few for an estimate.
 
     A verdict is reached when a change looks large; the pairs measured after the verdict have no such selection bias.
     """
-    pairs = {case.key: [number for number in case.pairs if number > count] for case in cases}
-    common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
-    if len(common) < FEWEST_PAIRS:
-        return len(common), None
-    return len(common), launch_interval(np.exp(np.mean([case.log_ratios(common) for case in cases], axis=0)))
+    later = [number for number in in_all(case.pairs for case in cases) if number > count]
+    return later if len(later) >= FEWEST_PAIRS else []
 
 
 def levels_at(looks: Looks) -> Levels:
@@ -176,7 +177,7 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
     All cases have equal weight: weights chosen on the pairs that are tested raise the false-alarm rate.
     """
-    common = sorted(set.intersection(*map(set, pairs.values())))
+    common = in_all(pairs.values())
     if len(ratios) < 2 or len(common) < 2:
         return None
     return np.asarray(np.mean([ratios[name][np.searchsorted(pairs[name], common)] for name in ratios], axis=0))
@@ -251,13 +252,13 @@ def compare_sides(
     count = looks[-1][0] if looks else most
     changes = []
     for case, exposed in zip(judged, _exposed(judged, count, latest.levels), strict=True):
-        judgement = _with_fresh(latest.judgements[case.key], [case], count, latest.ratios[case.key])
-        shown = [n for n in case.pairs if n > count] if judgement.fresh else case.pairs_until(count)
+        judgement = _estimated(latest.judgements[case.key], [case], count, latest.ratios[case.key])
+        shown = after_verdict([case], count) if judgement.at_verdict else case.pairs_until(count)
         before, after = (launch_interval(_means(side, shown)) for side in (case.a, case.b))
         changes.append(Change(case.a.case, case.b.case, before, after, judgement, exposed=exposed))
     old, new = ([s for s in headlines(run) if not is_copy(s.case)] for run in (a, b))
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
-    fresh_pairs = after_verdict(judged, count)[0] if latest.names_a_change else 0
+    fresh_pairs = len(after_verdict(judged, count)) if latest.names_a_change else 0
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
     measured = [side.case for pair in judged for side in (pair.a, pair.b)]
     on_gloo = all(case.backend == "gloo" and case.scheduling == "normal" for case in measured)
@@ -269,7 +270,7 @@ def compare_sides(
         (a, old),
         (b, new),
         changes,
-        None if latest.whole is None else _with_fresh(latest.whole, judged, count, latest.index),
+        None if latest.whole is None else _estimated(latest.whole, judged, count, latest.index),
         each=each,
         before=names[0],
         after=names[1],
@@ -313,10 +314,13 @@ def _failed(side: TimedCase, other: TimedCase) -> bool:
     return bool(other.launches) and not side.launches
 
 
-def _with_fresh(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:
-    """Return the judgement with the ratios of its pairs, and if it names a change, with the ratio over later pairs."""
-    fresh = after_verdict(cases, count)[1] if judgement.verdict in {SLOWER, FASTER} else None
-    return replace(judgement, ratios=() if logs is None else tuple(np.exp(logs).tolist()), fresh=fresh)
+def _estimated(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:
+    """Return the judgement with the ratios of its pairs. If it names a change, its ratio is over the later pairs."""
+    judgement = replace(judgement, ratios=() if logs is None else tuple(np.exp(logs).tolist()))
+    if judgement.verdict not in {SLOWER, FASTER} or not (later := after_verdict(cases, count)):
+        return judgement
+    ratio = launch_interval(np.exp(np.mean([case.log_ratios(later) for case in cases], axis=0)))
+    return replace(judgement, ratio=ratio, at_verdict=judgement.ratio)
 
 
 def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[ExposedChange | None]:

@@ -73,12 +73,10 @@ class _TwoSides:
         """Return, by side and key of a case, seconds for its calls in this pair; the pairs before it decide."""
         from collbench.analyze import lengths
 
-        both = [
-            (side, s) for side in SIDES for s in self.samples[side] if s.launch <= min(number - 1, lengths.MOST_USED)
-        ]
-        before = {side: [samples for name, samples in both if name == side] for side in SIDES}
+        last = min(number - 1, lengths.MOST_USED)
+        before = {side: [s for s in samples if s.launch <= last] for side, samples in self.samples.items()}
         starts_s: dict[int, float] = {}
-        for _, samples in both:
+        for samples in (*before["a"], *before["b"]):
             starts_s[samples.launch] = min(samples.unix_s, starts_s.get(samples.launch, samples.unix_s))
         least_s = max(self.plans[side].settings.sampling.seconds_per_case for side in SIDES)
         cases = replace(self, samples=before).cases()

@@ -52,7 +52,7 @@ class Judgement:
     # Reason for the verdict.
     reason: Notice
     verdict: ChangeVerdict = fact("whether the time changed (docs/develop/statistics.md)")
-    # With the interval that the verdict follows from.
+    # With the interval that the verdict follows from, unless `at_verdict` has that.
     ratio: Interval = fact("time after over time before", limits=RATIO)
     # None if the variance between launches is unknown.
     p: float | None = fact("p-value of no change, corrected for the number of cases, as the rule used it", default=None)
@@ -69,15 +69,14 @@ class Judgement:
     ratios: tuple[float, ...] = fact(
         "after over before of each pair of launches, if the sides took turns", name="pair_ratios", default=()
     )
-    # A look ends measuring when a change looks large, so `ratio` then is too large; pairs measured after the verdict
-    # have no such bias. None if the sides took no turns, nothing changed, or such pairs are few.
-    fresh: Interval | None = None
-    fresh_ratio = computed(
-        "ratio over the pairs that were measured after the verdict, whether the change was large or not; null if there "
-        "are too few",
+    # The ratio that the verdict follows from, if `ratio` is over later pairs. A look ends measuring when a change looks
+    # large, so this one then is too large; pairs measured after the verdict have no such bias.
+    at_verdict: Interval | None = None
+    verdict_ratio = computed(
+        "ratio that the verdict follows from, if `ratio` is over the pairs after the verdict; else null",
         Ratio | None,
-        lambda judged: judged.fresh and Ratio(judged.fresh),
-        name="fresh",
+        lambda judged: judged.at_verdict and Ratio(judged.at_verdict),
+        name="at_verdict",
     )
     reason_kind = computed("kind of the reason for the verdict", Kind, attrgetter("reason.kind"), name="reason")
 
@@ -113,8 +112,7 @@ class Change:
 
     @property
     def ratio(self) -> Interval:
-        """Return the ratio over the pairs after the verdict if there are any, or else the ratio of the verdict."""
-        return self.judgement.fresh or self.judgement.ratio
+        return self.judgement.ratio
 
     @property
     def verdict(self) -> ChangeVerdict:
@@ -160,7 +158,7 @@ class InTurns:
     # Within `budget_s`.
     ended: Ending
     pairs: int = fact("pairs of launches that the verdict rests on")
-    fresh_pairs: int = fact("pairs measured after the verdict")
+    fresh_pairs: int = fact("pairs after the verdict; 0 if they are too few to estimate a change")
     rule: Notice = fact("rule by which the verdict was reached")
     budget_s: float | None = None
     # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B

@@ -71,10 +71,11 @@ def document(result: Comparison) -> Blocks:
     method = [f"The smallest change that matters is {result.min_change * 100:g} %. {CORRECTED}"]
     if result.whole is not None:
         method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
+    changed = [change for change in in_order(result.changes) if change.judgement.at_verdict]
     if turns := result.in_turns:
-        if turns.fresh_pairs and any(change.judgement.fresh for change in result.changes):
+        if changed:
             later = counted(turns.fresh_pairs, "pair")
-            method.append(f"Times and ratios of cases that changed are of the {later} after the verdict. {BIAS}")
+            method.append(f"Cases that changed have times and ratios of the {later} after the verdict. {BIAS}")
         how = "A and B take turns block by block, in random order"
         if turns.alternate is not None:
             how = f"A and B one after the other, in random order ({sentence(turns.alternate)})"
@@ -82,10 +83,7 @@ def document(result: Comparison) -> Blocks:
         method.append(f"{turns.pairs} pairs of launches, {how}; the pair is the unit; {ended}. {sentence(turns.rule)}")
     sides = {"before": result.runs_before, "after": result.runs_after}
     several = (f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names) > 1)
-    changed = [change for change in in_order(result.changes) if change.judgement.fresh]
-    at_verdict = items(
-        f"{on_both_sides(change)}, at the verdict: {judgement_text(change.judgement)}" for change in changed
-    )
+    at_verdict = items(f"{on_both_sides(change)}: {judgement_text(change.judgement)}" for change in changed)
     return [*blocks, *section("How it was decided", [*method, *items(several), *at_verdict, *_reasons(result)])]
 
 
@@ -154,15 +152,13 @@ def _size(judged: Judgement, turns: InTurns | None) -> str:
     Of sides that took turns it is over the pairs after the verdict, whatever they show. Without such pairs there is
     no estimate that is not too large, only a bound: ` by at least 3 % overall`.
     """
-    if turns is None:
-        return _by(judged.ratio)
-    if judged.fresh is None:
-        return _by(judged.ratio, bound=True)
+    if turns is None or judged.at_verdict is None:
+        return _by(judged.ratio, bound=turns is not None)
     after = f", over {counted(turns.fresh_pairs, 'pair')} after the verdict"
-    if judged.fresh.low > 1 or judged.fresh.high < 1:
-        return _by(judged.fresh) + after
-    limits = between(*map(percent, (judged.fresh.low, judged.fresh.high)))
-    return f": time {percent(judged.fresh.value)} overall [{limits}]{after}"
+    if judged.ratio.low > 1 or judged.ratio.high < 1:
+        return _by(judged.ratio) + after
+    limits = between(*map(percent, (judged.ratio.low, judged.ratio.high)))
+    return f": time {percent(judged.ratio.value)} overall [{limits}]{after}"
 
 
 def _by(ratio: Interval, bound: bool = False) -> str:
@@ -185,10 +181,11 @@ def _by(ratio: Interval, bound: bool = False) -> str:
 
 
 def judgement_text(judged: Judgement) -> str:
-    """Format a judgement as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
+    """Format a judgement as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`, as it was at the verdict."""
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""
-    return f"ratio {with_interval(judged.ratio, format_ratio)}{level}{p}: {sentence(judged.reason)}"
+    ratio = judged.at_verdict or judged.ratio
+    return f"ratio {with_interval(ratio, format_ratio)}{level}{p}: {sentence(judged.reason)}"
 
 
 def _short(ratio: float) -> str:
@@ -227,7 +224,7 @@ def _tables(changes: Sequence[Change], turns: InTurns | None) -> Blocks:
 def _ratio(change: Change, turns: InTurns | None) -> str:
     """Format the ratio of a change with its interval, or as a bound if there is no estimate of its size (`_size`)."""
     ratio = change.ratio
-    if turns and change.verdict in {SLOWER, FASTER} and change.judgement.fresh is None:
+    if turns and change.verdict in {SLOWER, FASTER} and change.judgement.at_verdict is None:
         return f"at least {_short(ratio.low)}" if ratio.value > 1 else f"at most {_short(ratio.high)}"
     return with_interval(_bounded(ratio), _short)
 
