@@ -151,7 +151,7 @@ def levels_at(looks: Looks) -> Levels:
     """Return the nominal levels at the last look, from the error rates allowed by then and already spent before."""
     counts, shares = zip(*looks, strict=True)
     change, same = (
-        spending.levels(shares, counts, rate, two_sided)[-1]
+        float(spending.levels(shares, counts, rate, two_sided)[-1])
         for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
     )
     return Levels(change, same)

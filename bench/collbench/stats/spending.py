@@ -5,12 +5,13 @@ look. Lan & DeMets, "Discrete sequential boundaries for clinical trials", Biomet
 is fixed by a function of the budget, so that neither number nor times of the looks need to be known before.
 """
 
+import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
+
+from collbench.stats.intervals import Floats
 
 # Points of the grid on which densities are integrated. With these, levels agree with published ones to 4 digits.
 GRID = 601
@@ -18,8 +19,6 @@ GRID = 601
 WIDEST = 8.0
 # Halvings of the interval in which a boundary lies.
 HALVINGS = 40
-
-Floats = NDArray[np.float64]
 
 
 def spent(share: float) -> float:
@@ -30,7 +29,8 @@ def spent(share: float) -> float:
     return math.log1p((math.e - 1) * min(max(share, 0.0), 1.0))
 
 
-def levels(shares: Sequence[float], information: Sequence[float], error_rate: float, two_sided: bool) -> list[float]:
+@functools.cache
+def levels(shares: tuple[float, ...], information: tuple[float, ...], error_rate: float, two_sided: bool) -> Floats:
     """Return the nominal level of each look: p-values up to it are significant at this look.
 
     shares: share of the budget spent at each look, ascending. information: its amount at each look, in any unit that
@@ -50,11 +50,10 @@ def levels(shares: Sequence[float], information: Sequence[float], error_rate: fl
                 beyond = beyond + ndtr((-boundary - points) / step)
             return float(density @ beyond)
 
-        low, high = 0.0, WIDEST * root
+        low, boundary = 0.0, WIDEST * root
         for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if crossed(middle) > due else (low, middle)
-        boundary = high
+            middle = (low + boundary) / 2
+            low, boundary = (middle, boundary) if crossed(middle) > due else (low, middle)
         nominal.append(float(ndtr(-boundary / root)) * (2 if two_sided else 1))
         paid += crossed(boundary)
         grid = np.linspace(-boundary if two_sided else -WIDEST * root, boundary, GRID)
@@ -62,4 +61,4 @@ def levels(shares: Sequence[float], information: Sequence[float], error_rate: fl
         weights[[0, -1]] /= 2
         kernel = np.exp(-0.5 * ((grid[:, None] - points) / step) ** 2) / (step * math.sqrt(2 * math.pi))
         density, points, before = kernel @ density * weights, grid, time
-    return nominal
+    return np.array(nominal)
