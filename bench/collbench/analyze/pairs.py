@@ -303,15 +303,9 @@ NO_VERDICT = Kind(
 
 def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
     """Yield a notice on measured cases that have no verdict."""
-    few = [case for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
-    if few:
-        keys = [case.key for case in few]
-        yield NO_VERDICT(keys, names=tuple(keys))
-
-
-def _failed(side: TimedCase, other: TimedCase) -> bool:
-    """Return whether a case has times on the other side only."""
-    return bool(other.launches) and not side.launches
+    # A case with times on one side only failed on the other side.
+    if few := [case.key for case in cases if bool(case.a.launches) == bool(case.b.launches)]:
+        yield NO_VERDICT(few, names=tuple(few))
 
 
 def _estimated(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:

@@ -135,7 +135,12 @@ def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
     return headline | {
         "host_time_s": over_launches(host_times) if host_times else None,
         "foreign_cpu": _foreign_cpu(tried.good),
-        **{f"p{percent}_s": _percentile(ordered, percent) for percent in intervals.FEWEST_FOR_PERCENTILE},
+        **{
+            # The mean over launches: iterations of different launches are never pooled.
+            f"p{percent}_s": over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
+            for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items()
+            if min(map(len, ordered)) >= fewest
+        },
     }
 
 
@@ -252,16 +257,6 @@ def _rank_times(
         return fastest, None, None
     skew, pure_s = (value if value >= max(uncertainties) else None for value in arrival_times)
     return fastest, skew, pure_s
-
-
-def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
-    """Return the mean over launches of each launch's percentile: iterations of different launches are never pooled.
-
-    ordered: sorted times of each launch. None if a launch has too few times for this percentile.
-    """
-    if min(map(len, ordered)) < intervals.FEWEST_FOR_PERCENTILE[percent]:
-        return None
-    return over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
 
 
 # ── disturbances ─────────────────────────────────────────────────────────────────────────────────
