@@ -91,10 +91,8 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
             series[SIZES.residue(case)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
     claims = [(kind, [*rule(base, series)]) for base in sorted(series, key=case_order) for rule, kind in RULES]
     error_rate = ERROR_RATE / max(1, sum(len(own_claims) for _, own_claims in claims))
-    violated = [
-        (kind, [claim for claim in own_claims if claim.violated(min_change, error_rate)]) for kind, own_claims in claims
-    ]
-    return [_finding(kind, violations) for kind, violations in violated if violations]
+    violations = ((kind, [claim for claim in own if claim.violated(min_change, error_rate)]) for kind, own in claims)
+    return [_finding(kind, violated) for kind, violated in violations if violated]
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────

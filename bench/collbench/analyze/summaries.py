@@ -182,9 +182,13 @@ def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | Non
         else None,
         stopped_by=tuple(sorted({samples.stopped_by for samples in good if samples.stopped_by is not None})),
     )
-    bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
-    left_out = sum(usage.left_out or 0 for usage in usages)
-    return replace(summary, notices=tuple(_notices(summary, bound, left_out)))
+    notices = every(_OF_SUMMARY, summary)
+    # The share of kept iterations that include dispatching.
+    if bound := sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations:
+        notices.append(DISPATCH_BOUND(share=bound, host_s=summary.host_time_s))
+    if left_out := sum(usage.left_out or 0 for usage in usages):
+        notices.append(LEFT_OUT(iterations=left_out))
+    return replace(summary, notices=(*notices, *_failed(tried)))
 
 
 CASE_OTHER_PROCESSES = Kind("case-other-processes", "other processes used {share:share} of the busy CPU time")
@@ -213,22 +217,12 @@ LEFT_OUT = Kind(
 )
 
 
-def _notices(summary: Summary, bound: float, left_out: int) -> Iterator[Notice]:
-    """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
-    yield from every(_OF_SUMMARY, summary)
-    if bound:
-        yield DISPATCH_BOUND(share=bound, host_s=summary.host_time_s)
-    if left_out:
-        yield LEFT_OUT(iterations=left_out)
-    yield from _failed(summary.failures, len(summary.failures) + summary.launches)
-
-
 FAILED_LAUNCHES = Kind("failed-launches", "{failed} of {launches:count launch} failed")
 
 
-def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
-    if failures:
-        yield FAILED_LAUNCHES(failed=len(failures), launches=launches)
+def _failed(tried: _Tried) -> Iterator[Notice]:
+    if failed := len(tried.failures):
+        yield FAILED_LAUNCHES(failed=failed, launches=failed + len(tried.good))
 
 
 def _rank_times(
@@ -280,18 +274,15 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     They occurred in the same time as the outliers; that they caused the outliers is likely, not proven.
     """
     usages = [s.usage for s in launches if s.usage is not None]
-    disturbances = []
     wall = sum(usage.wall_s for usage in usages)
-    steal = sum(usage.steal_s or 0.0 for usage in usages)
-    if wall and steal / wall > STEAL_SHARE:
-        disturbances.append(STEAL(share=steal / wall))
+    steal = sum(usage.steal_s or 0.0 for usage in usages) / wall if wall else 0.0
     throttled = sum(usage.throttled or 0 for usage in usages)
-    if throttled:
-        disturbances.append(QUOTA_USED(periods=throttled))
-    foreign = _foreign_cpu(launches)
-    if foreign is not None and foreign > FOREIGN_SHARE:
-        disturbances.append(CASE_OTHER_PROCESSES(share=foreign))
-    return tuple(disturbances)
+    foreign = _foreign_cpu(launches) or 0.0
+    return (
+        *([STEAL(share=steal)] if steal > STEAL_SHARE else []),
+        *([QUOTA_USED(periods=throttled)] if throttled else []),
+        *([CASE_OTHER_PROCESSES(share=foreign)] if foreign > FOREIGN_SHARE else []),
+    )
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
@@ -308,7 +299,7 @@ def _of_other_tool(tried: _Tried) -> Json:
         "outliers": near,
         "far_outliers": far,
         "stopped_by": ("imported",),
-        "notices": tuple(_failed(tried.failures, len(aggregates) + len(tried.failures))),
+        "notices": tuple(_failed(tried)),
         "imported": " / ".join(dict.fromkeys(aggregate.statistic for aggregate in aggregates)),
     }
 
