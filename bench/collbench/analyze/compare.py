@@ -71,11 +71,6 @@ class Sets:
             len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
         )
 
-    @property
-    def effective_runs(self) -> tuple[float, float]:
-        """Return the effective number of runs per side, as if runs varied like launches: number of runs / `apart`."""
-        return self.runs[0] / self.apart, self.runs[1] / self.apart
-
 
 ONE_EACH = Sets()
 # Between-run standard deviation of the logarithm of a case's time, and its degrees of freedom; by the key of the case.
@@ -280,8 +275,9 @@ def _tested(
         if overall is not None:  # as if a run moved all cases by the same factor: the worst case
             overall = verdicts.with_between_run(overall, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif unknown:
-        overall = verdicts.index_with_assumed(overall, estimates, sets.effective_runs) if overall is not None else None
-        estimates = verdicts.with_assumed(estimates, sets.effective_runs)
+        runs = sets.runs[0] / sets.apart, sets.runs[1] / sets.apart  # effective, as if runs varied like launches
+        overall = verdicts.index_with_assumed(overall, estimates, runs) if overall is not None else None
+        estimates = verdicts.with_assumed(estimates, runs)
     levels = verdicts.Levels() if overall is None else verdicts.Levels().shared
     changes = [
         Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _concluded(judgement, a, b, units))

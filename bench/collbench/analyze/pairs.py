@@ -35,7 +35,7 @@ from collbench.model.comparisons import (
     Judgement,
 )
 from collbench.model.errors import ConfigError
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind
 from collbench.model.records import Case, Ending, EndReason, Plan, Run, Samples
 from collbench.stats import spending, verdicts
 from collbench.stats.intervals import Floats, launch_interval
@@ -260,6 +260,9 @@ def compare_sides(
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
     fresh_pairs = len(after_verdict(judged, count)) if latest.names_a_change else 0
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
+    # Without the cases that have times on one side only, because they failed on the other.
+    both = [case.key for case in cases if bool(case.a.launches) == bool(case.b.launches)]
+    unjudged = tuple(key for key in both if judged and key not in latest.judgements)
     measured = [side.case for pair in judged for side in (pair.a, pair.b)]
     on_gloo = all(case.backend == "gloo" and case.scheduling == "normal" for case in measured)
     levels = latest.levels
@@ -282,7 +285,7 @@ def compare_sides(
         only_after=only_after,
         notices=(
             *([GLOO_STALLS(undecided=undecided)] if undecided and on_gloo else []),
-            *_left_out([case for case in cases if judged and case.key not in latest.judgements]),
+            *([NO_VERDICT(unjudged, names=unjudged)] if unjudged else []),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
         in_turns=InTurns(ended, max(map(len, latest.ratios.values()), default=0), fresh_pairs, rule),
@@ -294,18 +297,9 @@ GLOO_STALLS = Kind(
     "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
     "unless the stalls are the question, --set scheduling=batch on both sides lets launches scatter less",
 )
-
-
 NO_VERDICT = Kind(
     "no-verdict", "no verdict without two pairs that count: {names:lines}", "a longer --budget has time for more"
 )
-
-
-def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
-    """Yield a notice on measured cases that have no verdict."""
-    # A case with times on one side only failed on the other side.
-    if few := [case.key for case in cases if bool(case.a.launches) == bool(case.b.launches)]:
-        yield NO_VERDICT(few, names=tuple(few))
 
 
 def _estimated(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:

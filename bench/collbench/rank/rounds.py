@@ -264,8 +264,8 @@ class _MeasuredCase:
             self._group.barrier()  # the block ends when all ranks have ended it
             (idle_s, own_s), (busy_s, all_s) = before, _cpu_s()
             used_s = None if idle_s is None or busy_s is None else busy_s - idle_s
-            use = BlockUse(host=host.hostname(), cores=os.cpu_count() or 1, busy_s=used_s, own_s=all_s - own_s)
-            timings["use"] = use
+            cores = os.cpu_count() or 1
+            timings["use"] = BlockUse(host=host.hostname(), cores=cores, busy_s=used_s, own_s=all_s - own_s)
         if (stamps := self._inner.stamps()) is not None:
             # On a GPU, host times were measured first, in as many further iterations, whose stamps are dropped.
             timings["inner"] = stamps[-self.sampler.block.total :]
