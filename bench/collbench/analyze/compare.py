@@ -301,9 +301,8 @@ def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool)
     """
     if units:
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
-    if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
-        return judgement
-    return verdicts.undecided(judgement, TOO_FEW_LAUNCHES_ON_A_SIDE(fewest=verdicts.FEWEST_LAUNCHES))
+    launches = min(len(before), len(after))
+    return verdicts.with_enough(judgement, launches, verdicts.FEWEST_LAUNCHES, TOO_FEW_LAUNCHES_ON_A_SIDE)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
@@ -391,8 +390,7 @@ def _notices(
     if opened:
         keys = [change.case.key for change in opened]
         yield UNDECIDED(keys, count=len(opened), min_change=min_change)
-        beyond = [change.case.key for change in opened if _beyond_launches(change)]
-        if beyond:
+        if beyond := [change.case.key for change in opened if _beyond_launches(change)]:
             yield BEYOND_LAUNCHES(beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
 
 

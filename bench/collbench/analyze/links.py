@@ -215,6 +215,5 @@ def _in_common(case: Case, few: int | None, names: Sequence[str], group: Sequenc
         why = about(SLOW_NODE, node=names[0], members=in_words(ranks))
     else:
         kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
-        link = names[0], names[1]
-        why = about(SLOW_BETWEEN_NODES, link=link, pairs=len(group))
+        why = about(SLOW_BETWEEN_NODES, link=tuple(names), pairs=len(group))
     return Finding(kind, subject, why, (case,), ranks=ranks, share=share, p=p)

@@ -10,6 +10,7 @@ Prints nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -115,6 +116,9 @@ class Look:
         ]
 
 
+TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")
+
+
 def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
@@ -126,10 +130,11 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     levels = levels_at(looks)
     levels = levels if index is None else levels.shared
     judged = verdicts.judge(verdicts.paired(list(ratios.values())), min_change, levels)
-    judgements = {name: _enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
+    enough = partial(verdicts.with_enough, fewest=FEWEST_PAIRS, too_few=TOO_FEW_PAIRS)
+    judgements = {name: enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
     overall = None
     if index is not None:
-        overall = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
+        overall = enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
     return Look(judgements, overall, ratios, index, levels)
 
 
@@ -155,16 +160,6 @@ def levels_at(looks: Looks) -> Levels:
         for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
     )
     return Levels(change, same)
-
-
-TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")
-
-
-def _enough(judgement: Judgement, pairs: int) -> Judgement:
-    """Return the judgement, or an undecided one if there are too few pairs."""
-    if pairs >= FEWEST_PAIRS:
-        return judgement
-    return verdicts.undecided(judgement, TOO_FEW_PAIRS(fewest=FEWEST_PAIRS))
 
 
 def _means(side: TimedCase, pairs: Sequence[int]) -> Floats:

@@ -57,9 +57,8 @@ class _Tried:
 def summarize(run: Run) -> list[Summary]:
     """Return one summary for each case that was planned and tried, in the order of the tables."""
     clocks, virtual, sampling = clocks_of(run), is_virtual(run), run.plan.settings.sampling
-    choices: dict[str, Json] = {}
-    for launch in launches_of(run.environment):
-        choices |= launch.get("chosen", {})
+    chosen = (launch.get("chosen", {}) for launch in launches_of(run.environment))
+    choices: dict[str, Json] = {key: choice for each in chosen for key, choice in each.items()}
     target = sampling.relative_error if sampling.iterations is None else None
     summaries = []
     scenes = [differences_of(run, shared) for shared in scenes_of(run)]
