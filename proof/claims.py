@@ -203,23 +203,23 @@ CLAIMS: dict[str, Claim] = {
         20, 2, 2.4, MEASURED, replaced={0: "runs followed each other at once"},
     ),
     "ab-identical": Claim(
-        sides.identical, "three sizes, 120 s", 20, 0, 40, AB, weekly=True,
+        sides.identical("normal", 120, 0.8), "three sizes, 120 s", 20, 0, 40, AB, weekly=True,
         replaced={0: "launches alternated", 1: "60 s, in which nothing was shown to be SAME"},
     ),
     "ab-identical-batch": Claim(
-        sides.identical_batch, "three sizes, 60 s, scheduling: batch", 20, 0, 20, AB, weekly=True
+        sides.identical("batch", 60, 0.9), "three sizes, 60 s, scheduling: batch", 20, 0, 20, AB, weekly=True
     ),
     "ab-all-by-5": Claim(
-        sides.all_by_5, "5 % in all of three sizes, 90 s", 10, 0, 15, AB, weekly=True,
-        replaced={0: SLEPT, 1: NOMINAL},
+        sides.planted(sides.THREE, "normal", "5%", 90, "5%", 0.9), "5 % in all of three sizes, 90 s",
+        10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-all-by-2": Claim(
-        sides.all_by_2, "2 % in all of three sizes, 90 s, scheduling: batch", 10, 0, 15, AB, weekly=True,
-        replaced={0: SLEPT, 1: NOMINAL},
+        sides.planted(sides.THREE, "batch", "2%", 90, "1%", 0.9), "2 % in all of three sizes, 90 s, scheduling: batch",
+        10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-one-by-20": Claim(
-        sides.one_by_20, "20 % in one of six sizes, 60 s", 10, 1, 10, AB, weekly=True,
-        replaced={0: SLEPT, 1: NOMINAL},
+        sides.planted(sides.SIX, "normal", "20%", 60, "5%", 1.0), "20 % in one of six sizes, 60 s",
+        10, 1, 10, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "planted-wait": Claim(
         training_steps.planted_wait, "a synchroniser that waits 5 ms against one that does not; trials: launches",

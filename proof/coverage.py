@@ -115,10 +115,8 @@ def _chain(rng: np.random.Generator, cases: int, correlation: float) -> np.ndarr
 def within_a_launch(_: Rig, trials: int) -> list[Line]:
     rng, lines = np.random.default_rng(2), []
     for kind in (*KINDS, "autocorrelated"):
-        hits = 0
-        for _ in range(trials):
-            times = _launch(rng, kind).reshape(BLOCKS, APART, EACH)[:, 0].ravel()
-            hits += _holds(within_launch(times, (EACH,) * BLOCKS), 1)
+        drawn = (_launch(rng, kind).reshape(BLOCKS, APART, EACH)[:, 0].ravel() for _ in range(trials))
+        hits = sum(_holds(within_launch(times, (EACH,) * BLOCKS), 1) for times in drawn)
         lines.append(rate(f"interval within a launch of {BLOCKS} blocks, {kind}", hits, trials, LEAST, MOST))
     return lines
 

@@ -219,11 +219,17 @@ def _set(namespace: str, variable: str, value: str) -> None:
 def _remove(name: str) -> None:
     """Remove a namespace with its interfaces, and kill the processes that would keep it alive."""
     with _interrupts_later():
-        for pid in _call("ip", "netns", "pids", name, check=False).split():
-            if int(pid) != os.getpid():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        kill_in(name)
         _call("ip", "netns", "delete", name, check=False)
+
+
+def kill_in(name: str) -> list[str]:
+    """Kill the processes in a namespace, except this one; return the numbers of those that were there."""
+    pids = [pid for pid in _call("ip", "netns", "pids", name, check=False).split() if int(pid) != os.getpid()]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return pids
 
 
 def _remove_orphans() -> None:
@@ -237,21 +243,17 @@ def _remove_orphans() -> None:
 @contextmanager
 def inside(name: str) -> Iterator[None]:
     """Move this thread into a namespace for the context; sockets opened in the context stay in the namespace."""
-    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _move_to(name)
-        yield
-    finally:
-        _set_namespace(own)
-        os.close(own)
+    with Path("/proc/thread-self/ns/net").open() as own:
+        try:
+            _move_to(name)
+            yield
+        finally:
+            _set_namespace(own.fileno())
 
 
 def _move_to(name: str) -> None:
-    descriptor = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _set_namespace(descriptor)
-    finally:
-        os.close(descriptor)
+    with (FOLDER / name).open() as namespace:
+        _set_namespace(namespace.fileno())
 
 
 def _set_namespace(descriptor: int) -> None:

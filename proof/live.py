@@ -96,9 +96,5 @@ def _measured(rig: Rig, planned: Plan, shown: bool) -> tuple[list[Samples], list
 
 def _overlaps(samples: list[Samples], began_ns: int, ended_ns: int) -> bool:
     """Return whether a call was timed in this interval; ranks and this process use the same clock."""
-    for each in samples:
-        if each.timed is not None:
-            starts = each.timed.start_ns + each.base_ns
-            if ((starts < ended_ns) & (starts + each.timed.duration_ns > began_ns)).any():
-                return True
-    return False
+    calls = ((each.timed.start_ns + each.base_ns, each.timed.duration_ns) for each in samples if each.timed is not None)
+    return any(((starts < ended_ns) & (starts + durations > began_ns)).any() for starts, durations in calls)

@@ -38,61 +38,43 @@ class Answer:
     pairs: int
 
 
-def identical(rig: Rig, trials: int) -> list[Line]:
-    return _identical(rig, trials, "normal", 120, 0.8)
+def identical(scheduling: str, budget_s: int, share: float) -> Callable[[Rig, int], list[Line]]:
+    """Return a claim on identical sides. share: share of the trials that must give SAME."""
+
+    def claim(rig: Rig, trials: int) -> list[Line]:
+        answers = [_ab(rig, THREE, scheduling, "", budget_s, "5%") for _ in range(trials)]
+        wrong = sum(answer.verdict in CHANGED for answer in answers)
+        same = sum(answer.verdict == "SAME" for answer in answers)
+        title, each = f"identical sides, {scheduling} scheduling, {budget_s} s", [*map(asdict, answers)]
+        return [
+            at_most(f"{title}: SLOWER or FASTER", wrong, trials, 0.0, _note(answers), answers=each),
+            at_least(f"{title}: SAME within 5 %", same, trials, share),
+        ]
+
+    return claim
 
 
-def identical_batch(rig: Rig, trials: int) -> list[Line]:
-    return _identical(rig, trials, "batch", 60, 0.9)
-
-
-def _identical(rig: Rig, trials: int, scheduling: str, budget_s: int, share: float) -> list[Line]:
-    """Compare identical sides. share: share of the trials that must give SAME."""
-    answers = [_ab(rig, THREE, scheduling, "", budget_s, "5%") for _ in range(trials)]
-    wrong = sum(answer.verdict in CHANGED for answer in answers)
-    same = sum(answer.verdict == "SAME" for answer in answers)
-    title = f"identical sides, {scheduling} scheduling, {budget_s} s"
-    lines = [at_most(f"{title}: SLOWER or FASTER", wrong, trials, 0.0, _note(answers), answers=[*map(asdict, answers)])]
-    return [*lines, at_least(f"{title}: SAME within 5 %", same, trials, share)]
-
-
-def all_by_5(rig: Rig, trials: int) -> list[Line]:
-    return _planted(rig, trials, THREE, "normal", "5%", 90, "5%", 0.9, lambda answer: answer.verdict == "SLOWER")
-
-
-def all_by_2(rig: Rig, trials: int) -> list[Line]:
-    return _planted(rig, trials, THREE, "batch", "2%", 90, "1%", 0.9, lambda answer: answer.verdict == "SLOWER")
-
-
-def one_by_20(rig: Rig, trials: int) -> list[Line]:
-    return _planted(rig, trials, SIX, "normal", "20%", 60, "5%", 1.0, lambda answer: answer.slower == [ONE_BYTES])
-
-
-def _planted(
-    rig: Rig,
-    trials: int,
-    sizes: tuple[str, ...],
-    scheduling: str,
-    slower_by: str,
-    budget_s: int,
-    min_change: str,
-    share: float,
-    hit: Callable[[Answer], bool],
-) -> list[Line]:
-    """Compare sides with a planted change in B. share: share of the trials that must hit."""
+def planted(
+    sizes: tuple[str, ...], scheduling: str, slower_by: str, budget_s: int, min_change: str, share: float
+) -> Callable[[Rig, int], list[Line]]:
+    """Return a claim on sides with a planted change in B: in all sizes, or in ONE of SIX. share: of trials that hit."""
     where = f", size: {ONE}" if sizes == SIX else ""
     faults = ", ".join(f"{{do: slow, rank: {rank}, share: {slower_by}{where}}}" for rank in (0, 1))
-    answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
     scope = "one of six sizes: it and no other is" if where else "all of three sizes:"
     title = f"{slower_by} in {scope} SLOWER within {budget_s} s, {scheduling} scheduling, --min-change {min_change}"
-    hits = sum(map(hit, answers))
-    lines = [at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])]
-    if not where:
-        cost = cost_of(rig, float(slower_by.rstrip("%")) / 100, scheduling)
-        held = sum(answer.ratio[1] <= cost <= answer.ratio[2] for answer in answers)
-        cost_title = f"the interval of B / A holds what {slower_by} planted cost a bare loop, {scheduling} scheduling"
-        lines.append(at_least(cost_title, held, trials, share, f"; it cost {cost - 1:+.1%}"))
-    return lines
+    cost_title = f"the interval of B / A holds what {slower_by} planted cost a bare loop, {scheduling} scheduling"
+
+    def claim(rig: Rig, trials: int) -> list[Line]:
+        answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
+        hits = sum(answer.slower == [ONE_BYTES] if where else answer.verdict == "SLOWER" for answer in answers)
+        lines = [at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])]
+        if not where:
+            cost = cost_of(rig, float(slower_by.rstrip("%")) / 100, scheduling)
+            held = sum(answer.ratio[1] <= cost <= answer.ratio[2] for answer in answers)
+            lines.append(at_least(cost_title, held, trials, share, f"; it cost {cost - 1:+.1%}"))
+        return lines
+
+    return claim
 
 
 def _note(answers: list[Answer]) -> str:

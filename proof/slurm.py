@@ -12,7 +12,6 @@ import functools
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -102,15 +101,7 @@ class Hosts:
 
     def kill_all(self, name: str) -> None:
         """Kill every process on this host, also processes that are started meanwhile."""
-        wait_for(lambda: not self._kill(name), f"{name} still has processes")
-
-    def _kill(self, name: str) -> list[str]:
-        command = ["ip", "netns", "pids", self._namespace(name)]
-        pids = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        return pids
+        wait_for(lambda: not links.kill_in(self._namespace(name)), f"{name} still has processes")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from collbench.packages.training.synchronisation import Scenario, StepOptions, S
 from proof import links
 from proof.claim import Line, at_least, within
 from proof.links import NamespacedLauncher
-from proof.overhead import ratio_of
+from proof.overhead import note, ratio_of
 from proof.rig import Rig, all_reduces, steps
 from proof.synchronisers import WAIT_S
 
@@ -118,10 +118,9 @@ def _stamps(model: str, count: int, trials: int) -> Line:
                 sums[block, which] += _timed(kinds[which])
     gc.enable()
     ours, ours_again, hand, hand_again = sums[1:].T
-    control = ratio_of(hand_again / hand)
-    note = "; by hand / by hand {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
+    control = note("by hand / by hand", hand_again / hand)
     title = f"a stamped step / the same step by hand, {model}"
-    return within(title, *ratio_of(np.sqrt(ours * ours_again / hand / hand_again)), STAMPS_ALLOWED, note)
+    return within(title, *ratio_of(np.sqrt(ours * ours_again / hand / hand_again)), STAMPS_ALLOWED, control)
 
 
 def _timed(step: Callable[[], None]) -> float:

@@ -51,12 +51,21 @@ JUDGES = range(RACED + PROVEN + 1, LAUNCHES + 1)
 
 # ── the truth ────────────────────────────────────────────────────────────────────────────────────
 def collect(root: Path) -> None:
-    """Measure every choice of every cell in every launch; the choices of a cell alternate."""
+    """Measure every choice of every cell in every launch, in turn, and write the mean times into the truth file."""
     library = catalog.OpenMpi(machine.algorithms())
     rounds, named = _rounds(root, library)
     with rounds.opened([], None):
         rounds.stage(TuneStage("truth", (), 1.0, LAUNCHES, LAUNCHES), lambda done: named)
-    export(rounds.path)
+    assigned = read_state(rounds.path).assigned
+    with gzip.open(TRUTH, "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for samples in folders.read(rounds.path).samples:
+            if samples.failure is None and samples.timed is not None:
+                case, choice = samples.case, choice_of(assigned, samples.case)
+                mean_s = float(np.mean(samples.timed.slowest_s))
+                cell = case.op, case.world_size, case.size_bytes
+                writer.writerow([*cell, choice.algorithm, choice.segment, samples.launch, f"{mean_s:.4g}"])
 
 
 def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRounds, dict[Cell, list[Pick]]]:
@@ -69,20 +78,6 @@ def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRound
     plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())
     path = folders.create(root, plan, file.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
     return TuneRounds(path, plan, [], state, library, cells, quiet=False), rounds_of.candidates(library, cells)
-
-
-def export(path: Path) -> None:
-    """Write the mean time of each launch of a run into the truth file."""
-    assigned = read_state(path).assigned
-    with gzip.open(TRUTH, "wt", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for samples in folders.read(path).samples:
-            if samples.failure is None and samples.timed is not None:
-                case, choice = samples.case, choice_of(assigned, samples.case)
-                mean_s = float(np.mean(samples.timed.slowest_s))
-                cell = case.op, case.world_size, case.size_bytes
-                writer.writerow([*cell, choice.algorithm, choice.segment, samples.launch, f"{mean_s:.4g}"])
 
 
 def truth() -> Times:
@@ -155,7 +150,8 @@ class Found:
     cells: int = 0
     # Cells with a rule that are slower than the default by more than 2 %.
     slower_by_2: int = 0
-    # Cells shown to be slower by the interval of the judging launches: a mean above 1 alone may be chance.
+    # Cells shown to be slower by the 95 % interval of the judging launches, as 2.5 % of equal choices are: a mean above
+    # 1 alone may be chance.
     shown: int = 0
     tables: int = 0
     # Logarithms of the time over the best choice.
@@ -176,16 +172,11 @@ class Found:
             over = _mean(logs[choice], JUDGES) - _mean(logs[DEFAULT], JUDGES)
             self.cells += 1
             self.slower_by_2 += choice != DEFAULT and bool(over > np.log1p(LEAST_GAIN))
-            self.shown += choice != DEFAULT and _shown_slower(logs, choice, JUDGES)
+            pairs = [logs[choice][n] - logs[DEFAULT][n] for n in JUDGES if n in logs[DEFAULT] and n in logs[choice]]
+            self.shown += choice != DEFAULT and bool(launch_interval(np.exp(pairs)).low > 1)
             for half, complement in zip(halves, complements, strict=True):
                 best = min(logs, key=lambda c: _mean(logs[c], complement))
                 self.regret += (_mean(logs[choice], half) - _mean(logs[best], half)) / 2
-
-
-def _shown_slower(logs: choosing.Logs, choice: Pick, numbers: Iterable[int]) -> bool:
-    """Return whether the 95 % interval of time over the default is above 1, as for 2.5 % of equal choices."""
-    a, b = logs[DEFAULT], logs[choice]
-    return bool(launch_interval(np.exp([b[n] - a[n] for n in numbers if n in a and n in b])).low > 1)
 
 
 def _mean(logs: Mapping[int, float], numbers: Iterable[int]) -> float:
@@ -222,20 +213,15 @@ def _copied(drawn: choosing.Logs, full: choosing.Logs, dice: np.random.Generator
     return moved
 
 
-def with_a_rule(times: Times, tables: int) -> int:
-    """Count tables of `tune` with a rule, on copies of the default."""
-    dice = np.random.default_rng(1)
-    made = (by_tune(copies(times, dice)).picks.values() for _ in range(tables))
-    return sum(any(choice != DEFAULT for choice in picks) for picks in made)
-
-
 # ── claims ───────────────────────────────────────────────────────────────────────────────────────
 def on_truth(rig: Rig, trials: int) -> list[Line]:
     """Judge tables of `tune` from kept launches. trials: tables; tables of copies are COPIED times as many."""
     times = truth()
     result = simulated(by_tune, times, trials)
     over = float(np.expm1(result.regret / result.cells))
-    copied = with_a_rule(times, COPIED * trials)
+    dice = np.random.default_rng(1)
+    made = (by_tune(copies(times, dice)).picks.values() for _ in range(COPIED * trials))
+    copied = sum(any(choice != DEFAULT for choice in picks) for picks in made)
     everything = sum(len(choices) for choices in times.values()) * LAUNCHES
     part = result.measured / result.tables / everything
     return [

@@ -161,7 +161,9 @@ class Override:
         args = tuple(self._tensor(value, first) if i in self.places else value for i, value in enumerate(args))
         stream = torch.cuda.current_stream(device).cuda_stream
         takes = nanoseconds(self.name, args, device.index)
-        results = None if self._at_once(args, kwargs) else self._results(args, kwargs, device)
+        # It is computed at once if it copies to or from the host, or may resize an argument.
+        at_once = self.resizes or any(not tensor.is_cuda and tensor.dim() for tensor in tensors([args, kwargs]))
+        results = None if at_once else self._results(args, kwargs, device)
         if results is None:
             return self._computed_at_once(args, kwargs, device, stream, takes)
         host_args, host_kwargs = mapped(args, on_host, "cpu"), mapped(kwargs, on_host, "cpu")
@@ -183,10 +185,6 @@ class Override:
             isinstance(value, bool | int) or first.dtype.is_floating_point or first.dtype.is_complex
         )
         return torch.scalar_tensor(value, dtype=first.dtype if fits else None)
-
-    def _at_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether the operation copies to or from the host, or may resize an argument."""
-        return self.resizes or any(not tensor.is_cuda and tensor.dim() for tensor in tensors([args, kwargs]))
 
     def _results(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Any:
         """Return empty results of the right sizes, the first argument if in place, or None if the sizes are unknown."""

@@ -21,9 +21,8 @@ LIBRARIES = ENVIRONMENT / "lib" / "virtual_gpu"
 
 def missing() -> str | None:
     """Return why nothing can be run on virtual GPUs here; None if it is possible."""
-    if not (LIBRARIES / "libvirtual_gpu.so").exists():
-        return "virtual GPUs are not built: make virtual-gpu"
-    return None
+    built = (LIBRARIES / "libvirtual_gpu.so").exists()
+    return None if built else "virtual GPUs are not built: make virtual-gpu"
 
 
 def variables(folder: Path, rule: Mapping[str, object]) -> dict[str, str]:
@@ -114,13 +113,8 @@ def clean() -> None:
 
 def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
     """Return the bytes that a rank sends on a ring. size_bytes: as defined in `collbench.catalog.collectives`."""
-    shares = {
-        "all_reduce": 2 * (ranks - 1) / ranks,
-        "all_gather": (ranks - 1) / ranks,
-        "reduce_scatter": (ranks - 1) / ranks,
-        "all_to_all": (ranks - 1) / ranks,
-    }
-    return size_bytes * shares.get(operation, 1.0)
+    shares = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), (ranks - 1) / ranks)
+    return size_bytes * (shares | {"all_reduce": 2 * (ranks - 1) / ranks}).get(operation, 1.0)
 
 
 def collective_us(operation: str, size_bytes: int, ranks: int, rule: Mapping[str, float]) -> float:

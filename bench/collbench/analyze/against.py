@@ -206,18 +206,10 @@ class Differences:
     # Each case minus its reference, and each second copy minus the first.
     series: dict[Pair, Series]
     intervals: dict[Pair, Interval]
-
-    @property
-    def over_reference(self) -> dict[Case, Pair]:
-        """Return, for each case that shares a round with its reference, the pair of both."""
-        relations = {pair: against(pair[0]) for pair in self.series}
-        return {pair[0]: pair for pair, each in relations.items() if each and each.reference == pair[1]}
-
-    @property
-    def copies(self) -> dict[Pair, Interval]:
-        """Return the differences of second copies and the first ones (A/A pairs)."""
-        relations = {pair: against(pair[0]) for pair in self.intervals}
-        return {pair: self.intervals[pair] for pair, each in relations.items() if each and each.copy_of == pair[1]}
+    # Each case that shares a round with its reference → the pair of both.
+    over_reference: dict[Case, Pair]
+    # Differences of second copies and the first ones (A/A pairs).
+    copies: dict[Pair, Interval]
 
     @property
     def noise_s(self) -> float:
@@ -232,7 +224,11 @@ def differences_of(run: Run, shared: Case) -> Differences:
     relations = [(case, relation) for case in scenes_of(run)[shared] if (relation := against(case)) is not None]
     pairs = [(case, other) for case, each in relations for other in (each.reference, each.copy_of) if other is not None]
     series = {pair: found for pair in pairs if (found := by_launch(rounds, pair[0], minus=pair[1]))}
-    return Differences(series, estimates(series, levels_of(rounds, series)))
+    intervals = estimates(series, levels_of(rounds, series))
+    over_reference = {case: pair for case, each in relations if (pair := (case, each.reference)) in series}
+    copied = [(case, each.copy_of) for case, each in relations if each.copy_of is not None]
+    copies = {pair: intervals[pair] for pair in copied if pair in intervals}
+    return Differences(series, intervals, over_reference, copies)
 
 
 def levels_of(rounds: Rounds, pairs: Iterable[Pair]) -> dict[Pair, tuple[float, float]]:

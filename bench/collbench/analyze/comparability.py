@@ -111,7 +111,10 @@ def session_differences(recorded: Sequence[Session], here: Session, backends: It
     wanted, new = {*backends}, facts_of_session(here)
     by_fact: dict[str, SessionDifference] = {}
     for session in recorded:
-        if session.get("side") != here.get("side") or _measured_nothing(session):
+        launches = launches_of([session])
+        # No ranks joined in any launch of a session that ended: it has no times.
+        measured_nothing = launches and all("ready_s" in launch and launch["ready_s"] is None for launch in launches)
+        if session.get("side") != here.get("side") or measured_nothing:
             continue
         old = facts_of_session(session)
         for path in sorted({*old, *new}):
@@ -131,12 +134,6 @@ def session_changes(run: Run) -> list[Notice]:
     backends = {case.backend for case in run.plan.cases}
     later = [session_differences(run.environment[:1], session, backends) for session in run.environment[1:]]
     return list(dict.fromkeys(difference.notice for found in later for difference in found))
-
-
-def _measured_nothing(session: Session) -> bool:
-    """Return whether no ranks joined in any launch of a session that ended: it has no times."""
-    launches = launches_of([session])
-    return bool(launches) and all("ready_s" in launch and launch["ready_s"] is None for launch in launches)
 
 
 def matters(path: str, backends: set[str]) -> bool:
@@ -215,16 +212,11 @@ def machine_of_sessions(sessions: Sequence[Session], sampling: Sampling) -> Mach
     host = ("hostname", "cpu.model", "cpu.usable_cores", "gpus.name", "boot_id", "kernel")
     sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
     own = (facts.get(name, NOT_AVAILABLE) for name in (*host, "packages.torch", "nccl", "launcher"))
-    return MachineIdentity(*[*own, sampling_text, _fingerprint(sessions)])
-
-
-def _fingerprint(sessions: Iterable[Session]) -> str:
-    """Return a text that differs if a fact that blocks does; without the ranks' facts, which no plan knows."""
-    facts = {fact for session in sessions for fact in facts_of_session(session).items() if fact[1] != NOT_SET}
-    blocking = sorted(
-        (path, text) for path, text in facts if group_of(path) is BLOCKS and not path.startswith("launches.")
-    )
-    return hashlib.sha256(repr(blocking).encode()).hexdigest()[:16]
+    recorded = {fact for session in sessions for fact in facts_of_session(session).items() if fact[1] != NOT_SET}
+    # Without the ranks' facts, which no plan knows.
+    known = (fact for fact in recorded if not fact[0].startswith("launches."))
+    blocking = sorted(fact for fact in known if group_of(fact[0]) is BLOCKS)
+    return MachineIdentity(*[*own, sampling_text, hashlib.sha256(repr(blocking).encode()).hexdigest()[:16]])
 
 
 # ── facts of a session, by their paths ───────────────────────────────────────────────────────────

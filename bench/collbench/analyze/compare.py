@@ -71,11 +71,6 @@ class Sets:
             len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
         )
 
-    @property
-    def effective_runs(self) -> tuple[float, float]:
-        """Return the effective number of runs per side, as if runs varied like launches: number of runs / `apart`."""
-        return self.runs[0] / self.apart, self.runs[1] / self.apart
-
 
 ONE_EACH = Sets()
 # Between-run standard deviation of the logarithm of a case's time, and its degrees of freedom; by the key of the case.
@@ -280,8 +275,9 @@ def _tested(
         if overall is not None:  # as if a run moved all cases by the same factor: the worst case
             overall = verdicts.with_between_run(overall, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif unknown:
-        overall = verdicts.index_with_assumed(overall, estimates, sets.effective_runs) if overall is not None else None
-        estimates = verdicts.with_assumed(estimates, sets.effective_runs)
+        runs = sets.runs[0] / sets.apart, sets.runs[1] / sets.apart  # effective, as if runs varied like launches
+        overall = verdicts.index_with_assumed(overall, estimates, runs) if overall is not None else None
+        estimates = verdicts.with_assumed(estimates, runs)
     levels = verdicts.Levels() if overall is None else verdicts.Levels().shared
     changes = [
         Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _concluded(judgement, a, b, units))
@@ -305,9 +301,8 @@ def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool)
     """
     if units:
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
-    if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
-        return judgement
-    return verdicts.undecided(judgement, TOO_FEW_LAUNCHES_ON_A_SIDE(fewest=verdicts.FEWEST_LAUNCHES))
+    launches = min(len(before), len(after))
+    return verdicts.with_enough(judgement, launches, verdicts.FEWEST_LAUNCHES, TOO_FEW_LAUNCHES_ON_A_SIDE)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
@@ -395,8 +390,7 @@ def _notices(
     if opened:
         keys = [change.case.key for change in opened]
         yield UNDECIDED(keys, count=len(opened), min_change=min_change)
-        beyond = [change.case.key for change in opened if _beyond_launches(change)]
-        if beyond:
+        if beyond := [change.case.key for change in opened if _beyond_launches(change)]:
             yield BEYOND_LAUNCHES(beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
 
 

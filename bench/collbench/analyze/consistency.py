@@ -12,6 +12,7 @@ n times a rank's share for all_gather, gather and reduce_scatter. So operations 
 vector of S bytes: all_reduce has the result of reduce_scatter (each rank keeps S/n) followed by all_gather.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -91,10 +92,8 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
             series[SIZES.residue(case)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
     claims = [(kind, [*rule(base, series)]) for base in sorted(series, key=case_order) for rule, kind in RULES]
     error_rate = ERROR_RATE / max(1, sum(len(own_claims) for _, own_claims in claims))
-    violated = [
-        (kind, [claim for claim in own_claims if claim.violated(min_change, error_rate)]) for kind, own_claims in claims
-    ]
-    return [_finding(kind, violations) for kind, violations in violated if violations]
+    violations = ((kind, [claim for claim in own if claim.violated(min_change, error_rate)]) for kind, own in claims)
+    return [_finding(kind, violated) for kind, violated in violations if violated]
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────
@@ -113,10 +112,8 @@ def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) ->
 
 def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:
     """Yield the claims t(S) ≤ t(S') for every measured S' > S: the smaller message could be padded."""
-    ordered = list(series[base].values())
-    for position, left in enumerate(ordered):
-        for larger in ordered[position + 1 :]:
-            yield Claim(left, ((1, larger),))
+    for left, larger in itertools.combinations(series[base].values(), 2):
+        yield Claim(left, ((1, larger),))
 
 
 def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:

@@ -292,12 +292,9 @@ def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
 
 def infiniband_rate(host: HostFacts) -> float | None:
     """Return bytes/s of all active InfiniBand ports of a host together; None if there is none."""
-    rates = []
-    for port in host.get("infiniband") or []:
-        match = re.match(r"\s*([\d.]+)\s*Gb", str(port.get("rate")))
-        if match and "ACTIVE" in str(port.get("state")).upper():
-            rates.append(float(match[1]) * 1e9 / 8)
-    return sum(rates) or None
+    active = [port for port in host.get("infiniband") or [] if "ACTIVE" in str(port.get("state")).upper()]
+    rates = (re.match(r"\s*([\d.]+)\s*Gb", str(port.get("rate"))) for port in active)
+    return sum(float(rate[1]) * 1e9 / 8 for rate in rates if rate) or None
 
 
 def _first_host(run: Run) -> HostFacts:

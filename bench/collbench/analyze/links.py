@@ -18,7 +18,6 @@ hosts, instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -158,20 +157,19 @@ def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
     excess = np.expm1(mean)
     findings = []
     links = zip(*(side.tolist() for side in np.triu_indices(n, 1)), strict=True)
-    for index, ranks in enumerate([*((rank,) for rank in range(n)), *links]):
-        if p[index] > LEVEL or excess[index] < SMALLEST_EFFECT:
+    ends = [*((rank, None) for rank in range(n)), *links]
+    for (rank, other), share, chance in zip(ends, excess.tolist(), p.tolist(), strict=True):
+        if chance > LEVEL or share < SMALLEST_EFFECT:
             continue
-        share, chance = float(excess[index]), float(p[index])
         about = partial(_about, case=case, launches=few, share=share, p=chance)
-        if len(ranks) == 1:
-            subject = f"rank {ranks[0]}"
-            why = about(SLOW_RANK, rank=ranks[0])
-            finding = Finding(FindingKind.SLOW_RANK, subject, why, (case,), rank=ranks[0], ranks=ranks)
+        if other is None:
+            kind, subject, why = FindingKind.SLOW_RANK, f"rank {rank}", about(SLOW_RANK, rank=rank)
+            finding = Finding(kind, subject, why, (case,), rank=rank, ranks=(rank,), share=share, p=chance)
         else:
-            subject = f"link {ranks[0]}–{ranks[1]}"
-            why = about(SLOW_LINK, link=ranks)
-            finding = Finding(FindingKind.SLOW_LINK, subject, why, (case,), ranks=ranks, link=ranks)
-        findings.append(replace(finding, share=share, p=chance))
+            kind, subject, link = FindingKind.SLOW_LINK, f"link {rank}–{other}", (rank, other)
+            why = about(SLOW_LINK, link=link)
+            finding = Finding(kind, subject, why, (case,), ranks=link, link=link, share=share, p=chance)
+        findings.append(finding)
     return findings
 
 
@@ -217,6 +215,5 @@ def _in_common(case: Case, few: int | None, names: Sequence[str], group: Sequenc
         why = about(SLOW_NODE, node=names[0], members=in_words(ranks))
     else:
         kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
-        link = names[0], names[1]
-        why = about(SLOW_BETWEEN_NODES, link=link, pairs=len(group))
+        why = about(SLOW_BETWEEN_NODES, link=tuple(names), pairs=len(group))
     return Finding(kind, subject, why, (case,), ranks=ranks, share=share, p=p)

@@ -123,22 +123,17 @@ def matched(before: Iterable[T], after: Iterable[T], case_of: Callable[[T], Case
         partners = news.get(key, [])
         most = max(members, partners, key=len)
         if partners and len(most) > 1 and (SIZE not in axis.fields or len(members) != len(partners)):
-            raise _unclear(axis, [case_of(member) for member in most])
+            both = [axis.values_of(case_of(member)) for member in most[:2]]
+            remedy = f"; name the value of each side: --across {axis.fields[0]}={','.join(both)}" if axis.chosen else ""
+            raise ConfigError(
+                f"the sides differ in {', '.join(axis.fields)}, and one of them has both {' and '.join(both)}: it is "
+                f"not clear which cases form pairs{remedy}"
+            )
         pairs += zip(members, partners, strict=False)
     return Matched(
         pairs,
         [member for key, members in olds.items() if key not in news for member in members],
         [member for key, members in news.items() if key not in olds for member in members],
-    )
-
-
-def _unclear(axis: Axis, cases: Sequence[Case]) -> ConfigError:
-    """Return the error for several cases of one side that have the same partner."""
-    values = [axis.values_of(case) for case in cases[:2]]
-    remedy = f"; name the value of each side: --across {axis.fields[0]}={','.join(values)}" if axis.chosen else ""
-    return ConfigError(
-        f"the sides differ in {', '.join(axis.fields)}, and one of them has both {' and '.join(values)}: it is not "
-        f"clear which cases form pairs{remedy}"
     )
 
 

@@ -10,6 +10,7 @@ Prints nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from collbench.model.comparisons import (
     Judgement,
 )
 from collbench.model.errors import ConfigError
-from collbench.model.notices import Kind, Notice
+from collbench.model.notices import Kind
 from collbench.model.records import Case, Ending, EndReason, Plan, Run, Samples
 from collbench.stats import spending, verdicts
 from collbench.stats.intervals import Floats, launch_interval
@@ -115,6 +116,9 @@ class Look:
         ]
 
 
+TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")
+
+
 def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
@@ -126,10 +130,11 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     levels = levels_at(looks)
     levels = levels if index is None else levels.shared
     judged = verdicts.judge(verdicts.paired(list(ratios.values())), min_change, levels)
-    judgements = {name: _enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
+    enough = partial(verdicts.with_enough, fewest=FEWEST_PAIRS, too_few=TOO_FEW_PAIRS)
+    judgements = {name: enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
     overall = None
     if index is not None:
-        overall = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
+        overall = enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
     return Look(judgements, overall, ratios, index, levels)
 
 
@@ -155,16 +160,6 @@ def levels_at(looks: Looks) -> Levels:
         for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
     )
     return Levels(change, same)
-
-
-TOO_FEW_PAIRS = Kind("too-few-pairs", "fewer than {fewest} pairs")
-
-
-def _enough(judgement: Judgement, pairs: int) -> Judgement:
-    """Return the judgement, or an undecided one if there are too few pairs."""
-    if pairs >= FEWEST_PAIRS:
-        return judgement
-    return verdicts.undecided(judgement, TOO_FEW_PAIRS(fewest=FEWEST_PAIRS))
 
 
 def _means(side: TimedCase, pairs: Sequence[int]) -> Floats:
@@ -260,6 +255,9 @@ def compare_sides(
     broken, only_before, only_after = one_sided(a, b, matched(old, new, lambda summary: summary.case, axis), axis)
     fresh_pairs = len(after_verdict(judged, count)) if latest.names_a_change else 0
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in latest.judgements.values())
+    # Without the cases that have times on one side only, because they failed on the other.
+    both = [case.key for case in cases if bool(case.a.launches) == bool(case.b.launches)]
+    unjudged = tuple(key for key in both if judged and key not in latest.judgements)
     measured = [side.case for pair in judged for side in (pair.a, pair.b)]
     on_gloo = all(case.backend == "gloo" and case.scheduling == "normal" for case in measured)
     levels = latest.levels
@@ -282,7 +280,7 @@ def compare_sides(
         only_after=only_after,
         notices=(
             *([GLOO_STALLS(undecided=undecided)] if undecided and on_gloo else []),
-            *_left_out([case for case in cases if judged and case.key not in latest.judgements]),
+            *([NO_VERDICT(unjudged, names=unjudged)] if unjudged else []),
             *dict.fromkeys([*session_changes(a), *session_changes(b)]),
         ),
         in_turns=InTurns(ended, max(map(len, latest.ratios.values()), default=0), fresh_pairs, rule),
@@ -294,24 +292,9 @@ GLOO_STALLS = Kind(
     "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
     "unless the stalls are the question, --set scheduling=batch on both sides lets launches scatter less",
 )
-
-
 NO_VERDICT = Kind(
     "no-verdict", "no verdict without two pairs that count: {names:lines}", "a longer --budget has time for more"
 )
-
-
-def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
-    """Yield a notice on measured cases that have no verdict."""
-    few = [case for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
-    if few:
-        keys = [case.key for case in few]
-        yield NO_VERDICT(keys, names=tuple(keys))
-
-
-def _failed(side: TimedCase, other: TimedCase) -> bool:
-    """Return whether a case has times on the other side only."""
-    return bool(other.launches) and not side.launches
 
 
 def _estimated(judgement: Judgement, cases: Sequence[PairedCase], count: int, logs: Floats | None) -> Judgement:

@@ -31,6 +31,7 @@ from collbench.catalog.collectives import OPERATIONS, cycle
 from collbench.model.conclusions import Finding, FindingKind
 from collbench.model.divisions import WORLD
 from collbench.model.notices import Kind
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Run, Samples
 from collbench.stats.intervals import Floats
 from collbench.stats.verdicts import holm
@@ -84,23 +85,17 @@ class _Suspicion:
 
 def late_ranks(run: Run) -> list[Finding]:
     """Return one finding for each rank or node that arrives last too often for chance, and thereby costs time."""
-    launches: dict[str, list[Samples]] = defaultdict(list)
-    cases: dict[str, Case] = {}
-    clocks = clocks_of(run)
-    for samples in run.samples:
-        case = samples.case
-        if samples.failure is None and case.world_size > 1 and cycle(case) == 1 and _shows_last_rank(samples, clocks):
-            cases[case.key] = case
-            launches[case.key].append(samples)
-    places = hosts(run)
+    clocks, places = clocks_of(run), hosts(run)
+    several = (s for s in run.samples if s.failure is None and s.case.world_size > 1 and cycle(s.case) == 1)
+    launches = grouped((s for s in several if _shows_last_rank(s, clocks)), lambda samples: samples.case)
     suspicions: list[_Suspicion] = []
     tests = 0
-    for key, case in cases.items():
+    for case, measured in launches.items():
         placed = places.get((case.backend, case.world_size), {})
         # One host, or hosts of one rank each, are no further units.
-        several = len(placed) > 1 and max(map(len, placed.values())) > 1
-        nodes = [_Unit(ranks, host) for host, ranks in placed.items()] if several else []
-        suspicions += _suspicions(case, launches[key], clocks, nodes)
+        has_nodes = len(placed) > 1 and max(map(len, placed.values())) > 1
+        nodes = [_Unit(ranks, host) for host, ranks in placed.items()] if has_nodes else []
+        suspicions += _suspicions(case, measured, clocks, nodes)
         tests += case.world_size + len(nodes)
     corrected = holm(np.array([suspicion.p for suspicion in suspicions]), tests)
     named: dict[tuple[str, int, _Unit], list[tuple[_Suspicion, float]]] = defaultdict(list)
@@ -108,7 +103,7 @@ def late_ranks(run: Run) -> list[Finding]:
         if p <= LEVEL:
             case = suspicion.case
             named[case.backend, case.world_size, suspicion.unit].append((suspicion, float(p)))
-    return [_finding(group, cases) for group in named.values()]
+    return [_finding(group, [*launches]) for group in named.values()]
 
 
 def _shows_last_rank(samples: Samples, clocks: Clocks) -> bool:
@@ -137,17 +132,15 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     late_nodes: list[_Suspicion] = []
     if nodes:
         # A node arrives when half of its ranks have arrived (lower median): one late rank does not make a node late.
-        middles = [(len(unit.ranks) - 1) // 2 for unit in nodes]
-        node_arrivals = []
-        for times in arrivals:
-            ranks = zip(nodes, middles, strict=True)
-            node_arrivals.append(np.stack([np.partition(times[:, u.ranks], m, axis=1)[:, m] for u, m in ranks], axis=1))
-        late_nodes = [s for s in _late(case, nodes, node_arrivals, limit_s, time_s) if s.unit.is_node]
+        halves = [(list(unit.ranks), (len(unit.ranks) - 1) // 2) for unit in nodes]
+        columns = ([np.partition(times[:, own], half, axis=1)[:, half] for own, half in halves] for times in arrivals)
+        late = _late(case, nodes, [np.stack(column, axis=1) for column in columns], limit_s, time_s)
+        late_nodes = [suspicion for suspicion in late if suspicion.unit.is_node]
     excused = {rank for suspicion in late_nodes for rank in suspicion.unit.ranks}
     host_of = {rank: unit.node for unit in nodes for rank in unit.ranks}
     others = [_Unit((rank,), host_of.get(rank)) for rank in range(case.world_size) if rank not in excused]
-    columns = [unit.ranks[0] for unit in others]
-    return late_nodes + _late(case, others, [a[:, columns] for a in arrivals], limit_s, time_s)
+    own = [unit.ranks[0] for unit in others]
+    return late_nodes + _late(case, others, [a[:, own] for a in arrivals], limit_s, time_s)
 
 
 def _late(
@@ -252,22 +245,21 @@ LATE = Kind("late", f"{_LATE}costs up to{_COST}")
 LATE_ON_GPU = Kind("late-on-gpu", f"{_LATE}makes others wait, outside the measured time, for up to{_COST}")
 
 
-def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
+def _finding(group: list[tuple[_Suspicion, float]], cases: Sequence[Case]) -> Finding:
     """Create the finding about one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
     case, unit = worst.case, worst.unit
-    comparable = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
+    comparable = sum(1 for c in cases if (c.backend, c.world_size) == (case.backend, case.world_size))
     delay = float(np.median([suspicion.delay_s for suspicion, _ in group]))
     share = float(np.median([suspicion.share for suspicion, _ in group]))
-    label = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
-    if unit.is_node:
-        label = f"node {unit.node} ({in_words(unit.ranks)})"
+    subject = f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}"
+    where = in_words(unit.ranks) if unit.is_node else unit.node and f"on {unit.node}"
     # The placement of ranks differs between launches, so the launch is the unit: with few launches, the same rank may
     # be the last in all launches by chance.
     by_chance = worst.chance**worst.launches * round(1 / worst.chance) > LEVEL
     why = (LATE if BACKENDS[case.backend].device == "cpu" else LATE_ON_GPU)(
         [suspicion.case.key for suspicion, _ in group],
-        who=label,
+        who=f"{subject} ({where})" if where else subject,
         ranks=case.world_size,
         backend=case.backend,
         launches=worst.launches if by_chance else None,
@@ -281,7 +273,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     )
     return Finding(
         kind=FindingKind.LATE_NODE if unit.is_node else FindingKind.LATE_RANK,
-        subject=f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}",
+        subject=subject,
         notice=why,
         cases=tuple(suspicion.case for suspicion, _ in group),
         rank=None if unit.is_node else unit.ranks[0],

@@ -57,9 +57,8 @@ class _Tried:
 def summarize(run: Run) -> list[Summary]:
     """Return one summary for each case that was planned and tried, in the order of the tables."""
     clocks, virtual, sampling = clocks_of(run), is_virtual(run), run.plan.settings.sampling
-    choices: dict[str, Json] = {}
-    for launch in launches_of(run.environment):
-        choices |= launch.get("chosen", {})
+    chosen = (launch.get("chosen", {}) for launch in launches_of(run.environment))
+    choices: dict[str, Json] = {key: choice for each in chosen for key, choice in each.items()}
     target = sampling.relative_error if sampling.iterations is None else None
     summaries = []
     scenes = [differences_of(run, shared) for shared in scenes_of(run)]
@@ -135,7 +134,12 @@ def _headline(tried: _Tried, scatter: LaunchScatter) -> Json:
     return headline | {
         "host_time_s": over_launches(host_times) if host_times else None,
         "foreign_cpu": _foreign_cpu(tried.good),
-        **{f"p{percent}_s": _percentile(ordered, percent) for percent in intervals.FEWEST_FOR_PERCENTILE},
+        **{
+            # The mean over launches: iterations of different launches are never pooled.
+            f"p{percent}_s": over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
+            for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items()
+            if min(map(len, ordered)) >= fewest
+        },
     }
 
 
@@ -177,9 +181,13 @@ def _complete(tried: _Tried, headline: Json, clocks: Clocks, target: float | Non
         else None,
         stopped_by=tuple(sorted({samples.stopped_by for samples in good if samples.stopped_by is not None})),
     )
-    bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
-    left_out = sum(usage.left_out or 0 for usage in usages)
-    return replace(summary, notices=tuple(_notices(summary, bound, left_out)))
+    notices = every(_OF_SUMMARY, summary)
+    # The share of kept iterations that include dispatching.
+    if bound := sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations:
+        notices.append(DISPATCH_BOUND(share=bound, host_s=summary.host_time_s))
+    if left_out := sum(usage.left_out or 0 for usage in usages):
+        notices.append(LEFT_OUT(iterations=left_out))
+    return replace(summary, notices=(*notices, *_failed(tried)))
 
 
 CASE_OTHER_PROCESSES = Kind("case-other-processes", "other processes used {share:share} of the busy CPU time")
@@ -208,22 +216,12 @@ LEFT_OUT = Kind(
 )
 
 
-def _notices(summary: Summary, bound: float, left_out: int) -> Iterator[Notice]:
-    """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
-    yield from every(_OF_SUMMARY, summary)
-    if bound:
-        yield DISPATCH_BOUND(share=bound, host_s=summary.host_time_s)
-    if left_out:
-        yield LEFT_OUT(iterations=left_out)
-    yield from _failed(summary.failures, len(summary.failures) + summary.launches)
-
-
 FAILED_LAUNCHES = Kind("failed-launches", "{failed} of {launches:count launch} failed")
 
 
-def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
-    if failures:
-        yield FAILED_LAUNCHES(failed=len(failures), launches=launches)
+def _failed(tried: _Tried) -> Iterator[Notice]:
+    if failed := len(tried.failures):
+        yield FAILED_LAUNCHES(failed=failed, launches=failed + len(tried.good))
 
 
 def _rank_times(
@@ -254,16 +252,6 @@ def _rank_times(
     return fastest, skew, pure_s
 
 
-def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
-    """Return the mean over launches of each launch's percentile: iterations of different launches are never pooled.
-
-    ordered: sorted times of each launch. None if a launch has too few times for this percentile.
-    """
-    if min(map(len, ordered)) < intervals.FEWEST_FOR_PERCENTILE[percent]:
-        return None
-    return over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
-
-
 # ── disturbances ─────────────────────────────────────────────────────────────────────────────────
 def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
     """Return the share of the host's busy CPU time that no rank used; None if it is unknown."""
@@ -285,18 +273,15 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     They occurred in the same time as the outliers; that they caused the outliers is likely, not proven.
     """
     usages = [s.usage for s in launches if s.usage is not None]
-    disturbances = []
     wall = sum(usage.wall_s for usage in usages)
-    steal = sum(usage.steal_s or 0.0 for usage in usages)
-    if wall and steal / wall > STEAL_SHARE:
-        disturbances.append(STEAL(share=steal / wall))
+    steal = sum(usage.steal_s or 0.0 for usage in usages) / wall if wall else 0.0
     throttled = sum(usage.throttled or 0 for usage in usages)
-    if throttled:
-        disturbances.append(QUOTA_USED(periods=throttled))
-    foreign = _foreign_cpu(launches)
-    if foreign is not None and foreign > FOREIGN_SHARE:
-        disturbances.append(CASE_OTHER_PROCESSES(share=foreign))
-    return tuple(disturbances)
+    foreign = _foreign_cpu(launches) or 0.0
+    return (
+        *([STEAL(share=steal)] if steal > STEAL_SHARE else []),
+        *([QUOTA_USED(periods=throttled)] if throttled else []),
+        *([CASE_OTHER_PROCESSES(share=foreign)] if foreign > FOREIGN_SHARE else []),
+    )
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
@@ -313,7 +298,7 @@ def _of_other_tool(tried: _Tried) -> Json:
         "outliers": near,
         "far_outliers": far,
         "stopped_by": ("imported",),
-        "notices": tuple(_failed(tried.failures, len(aggregates) + len(tried.failures))),
+        "notices": tuple(_failed(tried)),
         "imported": " / ".join(dict.fromkeys(aggregate.statistic for aggregate in aggregates)),
     }
 

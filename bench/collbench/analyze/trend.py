@@ -106,15 +106,12 @@ def _levels(means: Sequence[Floats]) -> Floats:
 
 def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
     """Return where levels change, and the noise, which is larger if neighbouring runs correlate: drift has no steps."""
-
-    def partition() -> list[int]:
-        # Deviations are in units of the noise: numbers near 1, for any unit of time.
-        return change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2)
-
-    changes = partition()
+    # Deviations are in units of the noise: numbers near 1, for any unit of time.
+    deviations = level - level.mean()
+    changes = change_points(deviations / noise, RUNS_OF_A_LEVEL, t**2)
     if changes:
         noise *= _autocorrelation_factor(level, changes)
-        changes = partition()
+        changes = change_points(deviations / noise, RUNS_OF_A_LEVEL, t**2)
     return changes, noise
 
 

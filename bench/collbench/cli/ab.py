@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collbench.cli.app import RESULTS, Quiet, Sets, configs
-from collbench.cli.comparison import IfUndecided, conclude_sides, exit_code, share
+from collbench.cli.comparison import IfUndecided, conclude_sides, exit_code, number
 from collbench.cli.job import run_task
 from collbench.cli.sides import check_in_job, measure_sides
 from collbench.cli.terminal import say
 from collbench.cli.trust import Difference, difference
 from collbench.config import documents, models, names
-from collbench.config.models import Config
 from collbench.launch.side_process import check_python
 from collbench.machine import host
 from collbench.model import units
@@ -70,7 +69,7 @@ def ab(
             f"ab {a}: both sides are the same: give B, --a or --b (such as --b OMP_NUM_THREADS=2), or --aa to see "
             "whether this machine finds a difference between identical sides"
         )
-    smallest, budget_s = share("--min-change", min_change), _seconds(budget)
+    smallest, budget_s = number("--min-change", min_change), number("--budget", budget, units.parse_seconds)
     differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
     # If one side names an interpreter, record the interpreter of the other side too, for a resumed run.
     usual = sys.executable if any(changes.python for changes in differences.values()) else None
@@ -118,7 +117,9 @@ def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator
         config = models.parse(raw, str(source), side.sets, source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
         seeded = state.seed if config.seed is None else config.seed
-        plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded)
+        if config.budget is not None:
+            raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
+        plan = planning.expand(config.model_copy(update={"launches": pairs.LOOKS[-1]}), machine, seeded)
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here", reason)
@@ -142,17 +143,3 @@ def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator
         "ab": asdict(state),
     }
     return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
-
-
-def _with_launches(config: Config, launches: int) -> Config:
-    """Return the configuration with this number of launches. Raises ConfigError if it has a budget."""
-    if config.budget is not None:
-        raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
-    return config.model_copy(update={"launches": launches})
-
-
-def _seconds(text: str) -> float:
-    try:
-        return units.parse_seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"--budget: {error}") from None

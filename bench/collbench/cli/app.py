@@ -182,7 +182,7 @@ def _app(named: str | None) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_version)
     for name, verb in VERBS.items():
-        function = verb.load() if name == named else _not_called
+        function = verb.load() if name == named else lambda: None
         # Join the lines of each paragraph: line breaks of the source must not appear in --help.
         paragraphs = (" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
         text = "\n\n".join(filter(None, [verb.help, *paragraphs]))
@@ -198,10 +198,6 @@ def _version(
     if version:
         say(f"{NAME} {__version__}")
         raise typer.Exit
-
-
-def _not_called() -> None:
-    """"""
 
 
 def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:

@@ -13,10 +13,10 @@ from collbench.cli.comparison import (
     compare_runs,
     compare_sides,
     exiting,
+    number,
     print_as,
     print_comparison,
     run_of_sides,
-    share,
 )
 from collbench.cli.output import folder_name
 from collbench.model.comparisons import MIN_CHANGE
@@ -70,8 +70,8 @@ def compare(
     case is not a fault. 3 if nothing is comparable or decided.
     """
     runs = runs or []
-    smallest = share("--min-change", min_change)
-    floor = share("--noise-floor", noise_floor) if noise_floor is not None else None
+    smallest = number("--min-change", min_change)
+    floor = number("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)

@@ -49,10 +49,10 @@ class ComparisonFormat(StrEnum):
     OPENMETRICS = "openmetrics"
 
 
-def share(option: str, text: str) -> float:
+def number(option: str, text: str, parse: Callable[[str], float] = units.parse_share) -> float:
     """Parse the value of an option, such as `5%`. Raises ConfigError."""
     try:
-        return units.parse_share(text)
+        return parse(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
 

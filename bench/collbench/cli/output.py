@@ -13,6 +13,7 @@ from pathlib import Path
 from collbench.cli.app import PLOTS, RESULTS
 from collbench.cli.terminal import say, show
 from collbench.model.conclusions import Analysis
+from collbench.model.deferred import Deferred
 from collbench.model.errors import BenchError, StoreError
 from collbench.model.records import Run
 from collbench.report import plots as catalogue
@@ -26,6 +27,8 @@ LONGEST_NAME = 140
 # Characters that some file systems, or services that store artefacts, refuse in the name of a folder; and spaces.
 REFUSED = re.compile(r'[\s\\/:*?"<>|]+')
 
+# Returns all conclusions from a run, after loading numpy and scipy.
+analyzed: Callable[[Run], Analysis] = Deferred("analyze.analysis:analyze")
 # Path → text, or blocks to be written as Markdown.
 Files = Mapping[Path, str | Sequence[Block]]
 
@@ -45,13 +48,6 @@ def optional(part: str = "pictures", remedy: str = " (run, report, ab: --no-plot
     except Exception as error:
         reason = error if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         say(f"note: no {part}: {reason}{remedy}", err=True)
-
-
-def analyzed(run: Run) -> Analysis:
-    """Return all conclusions from a run."""
-    from collbench.analyze.analysis import analyze  # deferred import: loads numpy and scipy
-
-    return analyze(run)
 
 
 def documents_at(path: Path, name: str) -> Path:

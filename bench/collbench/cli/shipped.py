@@ -35,7 +35,9 @@ def docs(
     pages = _pages()
     if page is None:
         for name, path in pages.items():
-            say(f"{name:18} {_title(path)}".rstrip())
+            lines = path.read_text(encoding="utf-8").splitlines()
+            heading = next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
+            say(f"{name:18} {heading}".rstrip())
     elif (name := Path(page).stem) in pages:
         say(pages[name].read_text(encoding="utf-8"), nl=False)
     else:
@@ -44,9 +46,3 @@ def docs(
 
 def _pages() -> dict[str, Path]:
     return {path.stem: path for folder in (".", "studies", "develop") for path in sorted((PAGES / folder).glob("*.md"))}
-
-
-def _title(path: Path) -> str:
-    """Return the first heading of a page; an empty text if it has none."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")

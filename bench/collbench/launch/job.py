@@ -197,7 +197,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         [
             dialect.launcher,
             str(size),
-            *(variables.get(name, "") for name in _particulars(dialect, variables, one_host=local_size == size)),
+            *(variables.get(name, "") for name in _particulars(dialect, one_host=local_size == size)),
             variables.get("MASTER_PORT", ""),
         ]
     )
@@ -225,7 +225,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
     )
 
 
-def _particulars(dialect: _Variables, variables: Variables, one_host: bool) -> tuple[str, ...]:
+def _particulars(dialect: _Variables, one_host: bool) -> tuple[str, ...]:
     """Return the names of variables that distinguish this job from others and are equal in all of its processes.
 
     For Hydra's jobs on one host, this is the pid of the program that started the processes. That pid differs between

@@ -28,9 +28,10 @@ from collbench.launch.supervisor import LaunchOutcome, run_launch
 from collbench.launch.turns import Measuring, Turn
 from collbench.machine import gpus, host, nccl_log
 from collbench.model.errors import RankError
+from collbench.model.projection import grouped
 from collbench.model.records import Case, Job, Json, Launch, Plan, Samples
 from collbench.planning.plan import process_kind, remaining
-from collbench.stats.intervals import Floats, LaunchScatter, launch_interval, launch_scatter, within_launch
+from collbench.stats.intervals import LaunchScatter, launch_interval, launch_scatter, within_launch
 from collbench.store.encoding import SampleLine, samples_to_line
 
 # An interval that is still wide after this many launches will not get narrow in a sensible time.
@@ -209,12 +210,9 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
 # ── the choices of NCCL, recorded in a separate launch ───────────────────────────────────────────
 def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
     """Return one launch per kind of processes whose backend reports its choices (NCCL), with all its cases."""
-    kinds: dict[tuple[object, ...], dict[str, Case]] = {}
-    for launch in measured:
-        for case in launch.cases:
-            if case.backend == "nccl" and OPERATIONS[case.op].typed:
-                kinds.setdefault(process_kind(case), {})[case.key] = case
-    return [Launch("nccl", next(iter(kind.values())).world_size, 0, tuple(kind.values())) for kind in kinds.values()]
+    cases = dict.fromkeys(case for launch in measured for case in launch.cases if case.backend == "nccl")
+    kinds = grouped((case for case in cases if OPERATIONS[case.op].typed), process_kind)
+    return [Launch("nccl", alike[0].world_size, 0, tuple(alike)) for alike in kinds.values()]
 
 
 def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
@@ -263,10 +261,8 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
         return []
     requested = plan.settings.sampling.relative_error or 0.0
     wide: list[tuple[float, float, Case]] = []
-    logs: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for case in plan.cases:
-        logs[case.backend, case.scheduling].append(np.log(spent.means_s[case.key]))
-    scatters = {kind: launch_scatter(means) for kind, means in logs.items()}
+    alike = grouped(plan.cases, lambda case: (case.backend, case.scheduling))
+    scatters = {kind: launch_scatter([np.log(spent.means_s[c.key]) for c in of]) for kind, of in alike.items()}
     for case in plan.cases:
         means, scatter = spent.means_s[case.key], scatters[case.backend, case.scheduling]
         narrow = len(means) >= FEWEST_TO_STOP and max(_width(means, scatter), _width(means[:-1], scatter)) <= requested

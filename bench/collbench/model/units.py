@@ -50,7 +50,13 @@ def parse_bytes(value: int | str) -> int:
     else:
         number, unit = _split(value, "a size", "64KiB, 1MB or 4096")
     if unit not in _BYTES:
-        raise ValueError(_unknown_byte_unit(number, unit))
+        letter, given = unit[:1].upper(), f"'{number}{unit}'"
+        if letter in {"K", "M", "G", "T"} and unit[1:].lower() in {"", "b", "i", "ib"}:
+            decimal, binary = f"{number}{letter}B", f"{number}{letter}iB"
+            raise ValueError(f"{given} is ambiguous: write {decimal} for powers of 1000 or {binary} for powers of 1024")
+        raise ValueError(
+            f"unknown unit {unit!r} in {given}: use B, KB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
+        )
     integer, _, fraction = number.partition(".")
     scaled = int((integer or "0") + fraction) * _BYTES[unit]
     size, remainder = divmod(scaled, int(10 ** len(fraction)))
@@ -59,14 +65,6 @@ def parse_bytes(value: int | str) -> int:
     if size == 0:
         raise ValueError(f"{value!r} is not a size: at least 1 byte")
     return size
-
-
-def _unknown_byte_unit(number: str, unit: str) -> str:
-    letter = unit[:1].upper()
-    if letter in {"K", "M", "G", "T"} and unit[1:].lower() in {"", "b", "i", "ib"}:
-        decimal, binary = f"{number}{letter}B", f"{number}{letter}iB"
-        return f"'{number}{unit}' is ambiguous: write {decimal} for powers of 1000 or {binary} for powers of 1024"
-    return f"unknown unit {unit!r} in '{number}{unit}': use B, KB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
 
 
 def parse_seconds(value: int | float | str) -> float:
@@ -91,20 +89,18 @@ def parse_rate(value: str) -> float:
         raise ValueError(f"{value!r} is not a rate; write a number and a unit, such as 25 Gbit/s or 3 GB/s")
     number, unit = match[1], match[2]
     if unit not in _RATES:
-        raise ValueError(_unknown_rate_unit(value.strip(), number, unit))
+        letter, text = unit[:1].upper(), value.strip()
+        if letter in {"K", "M", "G", "T"}:
+            raise ValueError(
+                f"{text!r} does not say whether bits or bytes a second are meant, which differ by a factor of 8: "
+                f"write {number} {letter}bit/s or {number} {letter}B/s"
+            )
+        raise ValueError(
+            f"unknown unit {unit!r} in {text!r}: use Mbit/s, Gbit/s, MB/s, GB/s (powers of 1000) or MiB/s, GiB/s"
+        )
     if float(number) == 0:
         raise ValueError(f"{value!r} must be above 0, such as 10Gbit/s")
     return float(number) * _RATES[unit]
-
-
-def _unknown_rate_unit(text: str, number: str, unit: str) -> str:
-    letter = unit[:1].upper()
-    if letter in {"K", "M", "G", "T"}:
-        return (
-            f"{text!r} does not say whether bits or bytes a second are meant, which differ by a factor of 8: "
-            f"write {number} {letter}bit/s or {number} {letter}B/s"
-        )
-    return f"unknown unit {unit!r} in {text!r}: use Mbit/s, Gbit/s, MB/s, GB/s (powers of 1000) or MiB/s, GiB/s"
 
 
 def parse_link(text: str) -> tuple[float, float]:

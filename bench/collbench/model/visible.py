@@ -15,9 +15,5 @@ def visible(text: str, kept: str = "\n\t") -> str:
     """Return the text with all invisible characters escaped, except the characters in `kept`."""
     odd = {c for c in set(text) if not c.isprintable() and c not in kept}
     hidden = {c for c in odd if unicodedata.category(c) in HIDDEN or c in NONE_IN_XML}
-    return text.translate({ord(character): _written_out(character) for character in hidden}) if hidden else text
-
-
-def _written_out(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+    units = {character: character.encode("utf-16-be", "surrogatepass").hex(" ", 2) for character in hidden}
+    return text.translate({ord(c): f"\\u{units[c]}".replace(" ", "\\u") for c in hidden}) if hidden else text

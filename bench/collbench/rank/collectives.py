@@ -311,14 +311,9 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
 
 
 def _call_all_to_all(s: CallArguments) -> Call:
-    if not s.case.splits:
-        return partial(dist.all_to_all_single, s.incoming, s.outgoing, **_args(s))
-    return _call_all_to_all_uneven(s)
-
-
-def _call_all_to_all_uneven(s: CallArguments) -> Call:
-    received, sent = list(s.transfer.received), list(s.transfer.sent)
-    return partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_args(s))
+    uneven = s.case.splits or s.case.op == "all_to_all_uneven"
+    parts = [list(s.transfer.received), list(s.transfer.sent)] if uneven else []
+    return partial(dist.all_to_all_single, s.incoming, s.outgoing, *parts, **_args(s))
 
 
 def _call_send_recv(s: CallArguments) -> Call:
@@ -388,7 +383,7 @@ COLLECTIVES: dict[str, Collective] = {
     "all_to_all_list": Collective(
         _all_to_all, lambda s: partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_args(s))
     ),
-    "all_to_all_uneven": Collective(_all_to_all_uneven, _call_all_to_all_uneven),
+    "all_to_all_uneven": Collective(_all_to_all_uneven, _call_all_to_all),
     "send_recv": Collective(_send_recv, _call_send_recv),
     "sendrecv_pair": Collective(_sendrecv_pair, _call_both_ways),
     "sendrecv_ring": Collective(_sendrecv_ring, _call_both_ways),

@@ -262,7 +262,10 @@ class _MeasuredCase:
         timings = self._timer.measure(self.sampler.block.total)
         if before is not None:
             self._group.barrier()  # the block ends when all ranks have ended it
-            timings["use"] = _block_use(before, _cpu_s())
+            (idle_s, own_s), (busy_s, all_s) = before, _cpu_s()
+            used_s = None if idle_s is None or busy_s is None else busy_s - idle_s
+            cores = os.cpu_count() or 1
+            timings["use"] = BlockUse(host=host.hostname(), cores=cores, busy_s=used_s, own_s=all_s - own_s)
         if (stamps := self._inner.stamps()) is not None:
             # On a GPU, host times were measured first, in as many further iterations, whose stamps are dropped.
             timings["inner"] = stamps[-self.sampler.block.total :]
@@ -347,12 +350,6 @@ def _cpu_s() -> tuple[float | None, float]:
     """Return the CPU seconds of the host, None if the kernel does not report them, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
-
-
-def _block_use(before: tuple[float | None, float], after: tuple[float | None, float]) -> BlockUse:
-    """Return the use of the CPU between two readings."""
-    busy_s = None if before[0] is None or after[0] is None else after[0] - before[0]
-    return BlockUse(host=host.hostname(), cores=os.cpu_count() or 1, busy_s=busy_s, own_s=after[1] - before[1])
 
 
 def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float | None:

@@ -159,9 +159,8 @@ class _Faulty(Wrapped):
 
     def ready(self, most: int) -> list[Call]:
         # As without a fault, so that slowness is the only difference; other faults stop the rank or corrupt one result.
-        return (
-            [self._planted(call) for call in self._inner.ready(most)] if self._fault.do == "slow" else [self.prepare()]
-        )
+        slow = self._fault.do == "slow"
+        return [self._planted(call) for call in self._inner.ready(most)] if slow else [self.prepare()]
 
     def _planted(self, call: Call) -> Call:
         self._count += 1

@@ -117,16 +117,18 @@ def headline(result: Comparison) -> str:
     if named:  # `11 cases slower, 5 faster`
         cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
     index = result.whole or (result.changes[0].judgement if len(result.changes) == 1 else None)
+    # What a change rests on.
+    assumption = ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
     if index is None:
         short = result.in_turns is not None and result.in_turns.pairs == 0
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_size(index, result.in_turns)}{_assumption(result)}", cases]
+        parts = [f"{result.verdict}{_size(index, result.in_turns)}{assumption}", cases]
     else:
         limits = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _bounded(index.ratio).known else "")
-        parts = [f"{result.verdict}: {cases}{_assumption(result)}", f"overall {WORDS[index.verdict]}, {time}"]
+        parts = [f"{result.verdict}: {cases}{assumption}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.broken:
         parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
     if result.lost:
@@ -139,11 +141,6 @@ def headline(result: Comparison) -> str:
         if other.fact in HARDWARE and UNKNOWN.isdisjoint((other.before, other.after)):
             parts.append(f"another {HARDWARE[other.fact]}: {other.before} → {other.after}")
     return "; ".join(filter(None, parts))
-
-
-def _assumption(result: Comparison) -> str:
-    """Return the assumption that a change rests on; empty if there is none."""
-    return ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
 
 
 def _size(judged: Judgement, turns: InTurns | None) -> str:

@@ -21,7 +21,7 @@ from collbench.model.visible import visible
 from collbench.report import notices, openmetrics
 from collbench.report.labels import on_both_sides
 from collbench.report.rows import CaseRow, case_columns, cells, json_schema, model, row
-from collbench.report.text import case_records, record_types, run_records
+from collbench.report.text import record_types, run_records
 from collbench.report.view import View
 
 # First characters of a formula in spreadsheets.
@@ -90,7 +90,7 @@ def json_text(document: Json) -> str:
 
 def case_rows(view: View) -> list[CaseRow]:
     """Return the cases, with the records that their packages add."""
-    records = case_records(view.analysis)
+    records = {case: record for value in run_records(view.analysis) for case, record in value.cases.items()}
     return [CaseRow(summary, records.get(summary.case)) for summary in view.analysis.summaries]
 
 

@@ -44,7 +44,9 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
     markdown_it = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = markdown_it.parse(markdown.written([*blocks, *fold("How to read this report", [_guide()])]))
     _label_cells(tokens)
-    _embed(tokens, pictures)
+    for image in (part for token in tokens for part in token.children or () if part.type == "image"):
+        content = base64.b64encode(pictures[unquote(str(image.attrs["src"]))].read_bytes()).decode()
+        image.attrSet("src", f"data:image/png;base64,{content}")
     links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(_mark_parts(tokens), start=1))
     contents = f"<details><summary>Contents</summary><nav>{links}</nav></details>\n"
     first = next((place for place, token in enumerate(tokens) if token.tag == "h2"), None)
@@ -101,13 +103,6 @@ def _label_cells(tokens: "Sequence[Token]") -> None:
                 table.attrSet("class", "small")
             case "table_close" if len(widths) > WIDE:
                 table.attrSet("class", "wide")
-
-
-def _embed(tokens: "Sequence[Token]", pictures: Mapping[str, Path]) -> None:
-    """Replace the addresses of pictures by their content."""
-    for image in (part for token in tokens for part in token.children or () if part.type == "image"):
-        content = base64.b64encode(pictures[unquote(str(image.attrs["src"]))].read_bytes()).decode()
-        image.attrSet("src", f"data:image/png;base64,{content}")
 
 
 def _text(inline: "Token") -> str:

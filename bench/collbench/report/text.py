@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from collbench.catalog.registry import PACKAGES
 from collbench.model.conclusions import Analysis
-from collbench.model.records import Case
-from collbench.model.results import CaseRecord, RunRecord
+from collbench.model.results import RunRecord
 from collbench.report.blocks import Blocks
 
 
@@ -32,8 +31,3 @@ def record_types(base: type) -> list[type]:
 def run_records(analysis: Analysis) -> list[RunRecord]:
     """Return the conclusions whose facts packages add to the JSON document."""
     return [value for value in analysis.of_packages.values() if isinstance(value, RunRecord)]
-
-
-def case_records(analysis: Analysis) -> dict[Case, CaseRecord]:
-    """Return the records that packages add to cases."""
-    return {case: record for value in run_records(analysis) for case, record in value.cases.items()}

@@ -57,18 +57,14 @@ def absence(case: Unpaired) -> str:
 
 def ended(ending: Ending, budget_s: float | None) -> str:
     """State why the measurement of two sides ended."""
-    match ending.reason:
-        case EndReason.DECIDED:
-            return f"decided after {ending.pairs} pairs"
-        case EndReason.SAME:
-            return f"all are the same after {ending.pairs} pairs"
-        case EndReason.BUDGET:
-            budget = "" if budget_s is None else f" of {budget_s:g} s"
-            return f"the budget{budget} was spent after {ending.pairs} pairs"
-        case EndReason.MOST_PAIRS:
-            return f"stopped at the limit of {ending.pairs} pairs"
-        case EndReason.INTERRUPTED:
-            return "interrupted: collbench resume goes on"
+    budget = "" if budget_s is None else f" of {budget_s:g} s"
+    return {
+        EndReason.DECIDED: f"decided after {ending.pairs} pairs",
+        EndReason.SAME: f"all are the same after {ending.pairs} pairs",
+        EndReason.BUDGET: f"the budget{budget} was spent after {ending.pairs} pairs",
+        EndReason.MOST_PAIRS: f"stopped at the limit of {ending.pairs} pairs",
+        EndReason.INTERRUPTED: "interrupted: collbench resume goes on",
+    }[ending.reason]
 
 
 def unused_allocation(tasks: int, nodes: int) -> str:

@@ -285,9 +285,9 @@ def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.i
     return np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1, 0)
 
 
-def undecided(judgement: Judgement, reason: Notice) -> Judgement:
-    """Return the judgement with the verdict INCONCLUSIVE, for this reason."""
-    return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
+def with_enough(judgement: Judgement, units: int, fewest: int, too_few: Kind) -> Judgement:
+    """Return the judgement, or an undecided one, for this reason, if it is from fewer units."""
+    return judgement if units >= fewest else replace(judgement, verdict=INCONCLUSIVE, reason=too_few(fewest=fewest))
 
 
 def gravest(verdicts: Sequence[ChangeVerdict], overall: Judgement | None = None, each: bool = False) -> ChangeVerdict:

@@ -146,7 +146,11 @@ def lay_out(figure: Figure, medium: Medium) -> None:
     figure.set_figwidth(medium.widths[int(wide)])
     engine.execute(figure)
     for axes, _ in placed:
-        _wrap_title(axes)
+        # Its title is broken into lines that are as wide as the axes.
+        text = axes.get_title(loc="left")
+        share = axes.set_title(text).get_window_extent().width / axes.bbox.width
+        if share > 1:
+            axes.set_title(wrapped(text, int(len(text) / share)))
     _legend(figure)
     engine.execute(figure)
     height = figure.get_figheight()
@@ -154,14 +158,6 @@ def lay_out(figure: Figure, medium: Medium) -> None:
     figure.set_figheight(height * (1 - column) + medium.scale * float(np.sum(grid.get_height_ratios())))
     engine.execute(figure)
     figure.set_layout_engine(None)  # with any engine, also "none", savefig draws everything twice
-
-
-def _wrap_title(axes: Axes) -> None:
-    """Break the title of axes into lines that are as wide as the axes."""
-    text = axes.get_title(loc="left")
-    share = axes.set_title(text).get_window_extent().width / axes.bbox.width
-    if share > 1:
-        axes.set_title(wrapped(text, int(len(text) / share)))
 
 
 def _legend(figure: Figure) -> None:

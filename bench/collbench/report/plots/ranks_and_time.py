@@ -3,7 +3,6 @@
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from matplotlib.figure import Figure
 
 from collbench.catalog.collectives import cycle
 from collbench.model.conclusions import Analysis
-from collbench.model.records import Case, Run, Samples, Timings, case_order
+from collbench.model.projection import grouped
+from collbench.model.records import Run, Samples, Timings, case_order
 from collbench.model.units import first_few, format_modes, format_rate, format_seconds
 from collbench.report.labels import common_parts, counted, label, label_parts, ranks_text
 from collbench.report.plots import figures
@@ -69,11 +69,8 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
 
     All share one axis of times, so that a delay that does not depend on the size shows as modes below one another.
     """
-    times_by_case: dict[Case, list[Any]] = defaultdict(list)
-    for samples in run.samples:
-        if samples.failure is None and samples.timed is not None:
-            times_by_case[samples.case].append(samples.timed.slowest_s)
-    times_of = {case: np.concatenate(launches) for case, launches in times_by_case.items()}
+    launches = grouped((s for s in run.samples if s.failure is None and s.timed is not None), lambda s: s.case)
+    times_of = {case: np.concatenate([s.timed.slowest_s for s in of if s.timed]) for case, of in launches.items()}
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
     good = [s for s in good if len(times_of[s.case]) >= FEWEST_TIMES]
     stalled = sorted(

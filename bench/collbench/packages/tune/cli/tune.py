@@ -15,7 +15,7 @@ from collbench.analyze.notices import BUSY, notices_of
 from collbench.analyze.sessions import is_virtual
 from collbench.catalog.collectives import PLACES, placement
 from collbench.cli.app import PLOTS, RESULTS, Quiet, Sets
-from collbench.cli.comparison import share
+from collbench.cli.comparison import number
 from collbench.cli.job import run_task
 from collbench.cli.measuring import ConfigSource, parsed, source
 from collbench.cli.output import Files, give, optional
@@ -67,11 +67,7 @@ def tune(
 
     `resume RUN` goes on. Exit code of --check: 1 if a rule is slower, not honoured or failed; 3 if none was decided.
     """
-    smallest = share("--min-change", min_change)
-    try:
-        budget_s = units.parse_seconds(budget)
-    except ValueError as error:
-        raise ConfigError(f"--budget: {error}") from None
+    smallest, budget_s = number("--min-change", min_change), number("--budget", budget, units.parse_seconds)
     if check is not None and output is not None:
         raise ConfigError("--check FILE writes no rule file: leave out --output")
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
