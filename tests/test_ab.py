@@ -27,7 +27,6 @@ from collbench.model.records import AbState, Case, Ending, EndReason, Failure, S
 from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.planning import plan as planning
 from collbench.planning.plan import EXCLUSIVE_GPU
-from collbench.report.notices import sentences
 from collbench.report.progress import PairProgress
 from collbench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
 from collbench.store import encoding, folders
@@ -54,22 +53,6 @@ def paired(log_ratios, number: int = 1, noise: float = 0.0, seed: int = 1) -> Pa
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("a", "b", "sizes"),
-    [
-        # A field in which the sides differ is left out of the match.
-        ([{"size_bytes": n} for n in (1024, 2048)], [{"size_bytes": n, "backend": "mpi"} for n in (1024, 2048)],
-         [(1024, 1024), (2048, 2048)]),
-        # Sizes that all differ pair in their order.
-        ([{"size_bytes": n} for n in (9000, 1024)], [{"size_bytes": n} for n in (1280, 10000)],
-         [(1024, 1280), (9000, 10000)]),
-    ],
-)  # fmt: skip
-def test_cases_that_differ_between_the_sides_are_matched(a, b, sizes):
-    cases = pairs.paired_cases([timed(**fields) for fields in a], [timed(**fields) for fields in b])
-    assert [(case.a.case.size_bytes, case.b.case.size_bytes) for case in cases] == sizes
-
-
 def test_a_field_differs_among_the_operations_that_have_it():
     """Barriers have no batch, so they do not prevent a match of steps with different batches."""
     step, barrier = {"op": "training_step", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
@@ -112,20 +95,6 @@ def test_many_looks_at_nothing_find_hardly_ever_something():
         wrong += any({SLOWER, FASTER} & set(pairs.look(cases, each, 0.02).verdicts) for each in looks)
         early += any({SLOWER, FASTER} & set(pairs.look(cases, [(n, 1.0)], 0.02).verdicts) for n in counts)
     assert wrong <= 6 < early  # 3 % are intended; the whole rate at each look gives about 15 %
-
-
-def test_a_look_at_the_same_pairs_when_the_budget_has_ended_may_spend_the_rest():
-    early, late = (pairs.levels_at([(6, 0.2), (8, share)]) for share in (0.3, 1.0))
-    assert early.change < late.change and early.same < late.same
-    assert late.change < pairs.ERROR_RATE and late.same < pairs.SAME_RATE  # a part was spent at 6 pairs
-
-
-def test_the_index_averages_all_cases_equally_and_leaves_out_pairs_that_lack_a_case():
-    quiet, loud = paired([0.01, -0.01, 0.02, 0.0], 1), paired([1, -1, 0.5, -0.4], 2)
-    assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])
-    del loud.b.launches[2]
-    assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, 0.26, -0.2])
-    assert pairs.look([quiet, loud], [(3, 1.0)], 0.05).index == pytest.approx([0.505, 0.26])  # not the fourth
 
 
 def test_a_look_knows_no_later_pairs():
@@ -216,18 +185,6 @@ def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
     assert fake.state.looks == [(6, 0.4138), (8, 0.5517), (12, 0.8276), (14, 1.0)]
 
 
-def test_complete_pairs_cost_no_budget(monkeypatch):
-    """A lost pair is measured again with the last of the budget; the complete pairs after it still count."""
-    now_s = [0.0]
-    monkeypatch.setattr(rounds.time, "monotonic", lambda: now_s[0])
-    made, numbers = RoundsInTurns(None, None, 58.0, {}, None), []
-    for number in made.within(60.0, 9, {1, 2, 4, 5}.__contains__):
-        numbers.append(number)
-        if number == 3:
-            now_s[0] += 3.0
-    assert numbers == [1, 2, 3, 4, 5]
-
-
 def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     dice = np.random.default_rng(4)
     changed = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
@@ -238,13 +195,6 @@ def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     assert short.made == 8  # as far as the budget suffices
     same = FakePairs(monkeypatch, folder, 0.005 * dice.normal(size=16))
     assert same.until_decided(100.0) == Ending(EndReason.SAME, 6)
-
-
-def test_a_decided_run_that_is_resumed_measures_its_fresh_pairs_and_looks_no_more(monkeypatch, folder):
-    fake = FakePairs(monkeypatch, folder, [0.5, 0.51, 0.49] * 2 + [0.0] * 10, complete=7)
-    fake.state.looks, fake.state.decided = [(6, 0.1)], Ending(EndReason.DECIDED, 6)
-    assert fake.until_decided(1000.0, earlier_s=70.0) == Ending(EndReason.DECIDED, 6)
-    assert (fake.made, fake.state.looks) == (12, [(6, 0.1)])
 
 
 def test_fresh_pairs_do_not_exaggerate_as_the_deciding_pairs_do():
@@ -295,13 +245,6 @@ def test_a_case_that_failed_on_side_b_only_is_broken_even_in_one_launch(failed):
 def test_no_pair_decides_nothing():
     nothing = sides_compared(side_of({}, 1), side_of({}, 1), 0)
     assert dataclasses.replace(nothing, undecided_exits=False).undecided
-
-
-def test_facts_that_changed_between_sessions_of_a_side_are_in_the_comparison():
-    a, b = side_of({}), side_of({})
-    b.environment[:] = [{"side": "b", "host": {"hostname": "n1", "kernel": kernel}} for kernel in ("6.1", "6.2")]
-    result = sides_compared(a, b)
-    assert "kernel changed between sessions: 6.1 before, 6.2 in a later one" in [*sentences(result.notices)]
 
 
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
@@ -545,10 +488,3 @@ def test_training_has_sides_too(warm, monkeypatch):
     done = warm("ab", warm.config(text), "--b", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert_ended(done)
     assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 a rank → batch 2 a rank" in done.stdout
-
-
-def test_two_equal_sides_are_asked_about(warm):
-    """A user who forgot side B does not want five minutes of A against A."""
-    done = warm("ab", warm.config())
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--aa" in done.stderr, done.stderr
-    assert not (warm.folder / "results").exists()

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ import training_fixtures
 from collbench.analyze.analysis import analyze
 from collbench.model.conclusions import Summary
 from collbench.model.errors import ConfigError
-from collbench.model.records import Case, Failure, Run, Samples, Timings
+from collbench.model.records import Case, Run, Samples, Timings
 from collbench.model.units import format_seconds
 from collbench.packages.training.analyze import runs
 from collbench.packages.training.conclusions import Split, StrategyResult, Verified, training_of
 from collbench.packages.training.planning import advisor, buckets, link_model
-from collbench.packages.training.planning.advisor import WORTH, ExplainedAdvice
 from collbench.packages.training.planning.buckets import ReadyTimes
 from collbench.packages.training.planning.link_model import AllReduceCost, LinkModel
 from collbench.packages.training.planning.steps import shape_of
@@ -28,7 +26,6 @@ from collbench.stats import intervals
 from collbench.store import folders
 from collbench.store.encoding import samples_to_line
 from conftest import ROOT, with_value
-from training_fixtures import answers_of
 
 BEFORE = str(ROOT / "docs/example/before")
 MIB = 2**20
@@ -45,11 +42,6 @@ def times(link: link_model.LinkModel, *sizes: float) -> list[float]:
 
 
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
-def test_a_stated_link():
-    link = link_model.stated(" 2ms + 8 Gbit/s ")
-    assert link.cost == AllReduceCost.of_link(2e-3, 1e9) and link.cpu is None
-
-
 @pytest.mark.parametrize("text", ["2ms", "2ms+1GB", "1GB/s+2ms", "2ms+0GB/s", "+"])
 def test_text_that_is_not_a_link_is_refused(text):
     with pytest.raises(ConfigError, match=re.escape(f"--link {text}: ")):
@@ -156,38 +148,6 @@ def all_reduce(size: int, time_s: float, ranks: int = 2, call: str = "async", **
     return Samples(case, 1, 0.0, timed=Timings(np.zeros_like(ns), ns, calls=10), **more)
 
 
-def test_a_real_link_is_known_by_calls_back_to_back_and_by_calls_of_one_size():
-    calls = [all_reduce(1000, 1e-3), all_reduce(1000, 3e-3), all_reduce(1000, 2e-3), all_reduce(3000, 3e-3)]
-    others = [
-        all_reduce(1000, 9.0, ranks=4),
-        all_reduce(1000, 9.0, call="sync"),
-        all_reduce(3000, 9.0, failure=Failure("killed", 1, "")),
-    ]
-    run = run_on(training_fixtures.SCENARIO, *calls, *others)
-    cost = runs.all_reduce_cost_of(run, training_fixtures.SCENARIO)
-    small = 6 ** (1 / 3) * 1e-3  # the geometric mean of its launches
-    assert cost(np.array([1000.0, 3000.0])) == pytest.approx([small, 3e-3])
-    assert runs.all_reduce_cost_of(run_on(training_fixtures.SCENARIO, *calls[:3]), training_fixtures.SCENARIO) is None
-    alone = StepDetail((4000,) * 5, (25e-3, 20e-3, 90e-3))
-    run.samples[-4] = replace(run.samples[0], detail=alone)
-    run.samples[-3] = replace(run.samples[0], detail=replace(alone, calls=(1, 2)))
-    cost = runs.all_reduce_cost_of(run, training_fixtures.SCENARIO)
-    assert cost(np.array([1000.0, 4000.0])) == pytest.approx([small, 9e-3])
-
-
-def test_ready_times_are_as_recorded_and_backward_is_as_long_as_timed():
-    run = run_on(training_fixtures.SCENARIO)
-    shape = runs.shape_of(run, training_fixtures.SCENARIO)
-    recorded = training_fixtures.ready_times()
-    begin, end = training_fixtures.FORWARD, max(recorded)
-    # The median of four rounds, each of which adds a twentieth.
-    length = training_fixtures.COMPUTE_S * (1 + 0.2 * 2.5 / 4)
-    assert shape.ready_s == pytest.approx([length * (ready - begin) / (end - begin) for ready in recorded], rel=1e-6)
-    bare = replace(run, samples=[replace(samples, detail=None) for samples in run.samples])
-    assert runs.shape_of(bare, training_fixtures.SCENARIO) is None
-    assert runs.advice_for(bare, training_fixtures.SCENARIO) is None
-
-
 def test_a_run_of_training_steps_has_both(warm):
     """The step without synchronisation has the ready times, the scenario has the link; another link may be stated."""
     run = run_on(EMULATED)
@@ -238,93 +198,11 @@ def test_mistakes_are_one_line(warm, arguments, message):
 
 
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
-# A model of 12 layers and a head, and the rest of a user's program; the code follows.
-HEAD = """
-import sys
-import torch, torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DistributedDataParallel
-
-rank, store = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
-        self.head = torch.nn.Linear(64, 10)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-def loss_of(model, batch):
-    return model(batch).square().mean()
-
-def gradients(model):
-    return [p.grad for p in model.parameters()]
-
-batches = [torch.full((2, 64), (1.0 + rank) * (number + 1) / 4) for number in range(4)]
-everyones = [torch.full((2, 64), (1.0 + other) * (number + 1) / 4) for other in range(2) for number in range(4)]
-"""
-# Compares the gradients that the code leaves with one process's gradients of the mean loss of both ranks' batches.
-CHECK = """
-torch.manual_seed(1)
-alone = Model()
-(sum(loss_of(alone, batch) for batch in everyones) / len(everyones)).backward()
-for mine, right in zip(gradients(model), gradients(alone), strict=True):
-    torch.testing.assert_close(mine, right, rtol=2e-2, atol=2e-2)
-print("as one process")
-"""
-COST = AllReduceCost.of_link(1e-4, 2e8)
-
-
 def test_a_cap_that_saves_as_assumed_and_loses_on_a_slower_link_is_offered_with_both_numbers(warm):
     done = warm("advise", "--model", "small-2025", "--backward", "200ms", "--link", "100us+3GB/s")
     answer = " ".join(done.stdout.split())
     assert "Leave torch's default" in answer and "unless you know the link well: a cap of" in answer
     assert re.search(r"saves 2\.\d % of a step on the link as assumed, but loses up to \d\.\d+ ms if", answer), answer
-
-
-def explained_of(advised: bool, cpu: bool | None = None) -> ExplainedAdvice:
-    """Return the advice for the model in HEAD, with every way worth typing."""
-    widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
-    elements = [size for a, b in pairwise(widths) for size in (a * b, b)] + [640, 10]
-    ready = [1e-4 * (len(elements) - number) for number in range(len(elements))]
-    ready_times = ReadyTimes.of([4 * size for size in elements], ready)
-    result = replace(advisor.advise(ready_times, COST), advised=advised)
-    explained = advisor.explain(result, ready_times, LinkModel(COST, "a link", "link", cpu), 4, "a model")
-    return replace(explained, ways=tuple(way._replace(saved=2 * WORTH) for way in explained.ways))
-
-
-def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)\n```", written(advice.document(explained)), re.DOTALL)
-
-
-@pytest.mark.parametrize(("advised", "cpu"), [(True, True), (True, None), (False, None)])
-def test_two_ranks_run_the_code_for_distributed_data_parallel(launcher, advised, cpu):
-    """The code runs as printed: buckets, a hook, no_sync, and the assertion that torch made these buckets.
-
-    torch refuses the hook for bfloat16 without NCCL by the hook's name, so the test renames it: gloo sends bfloat16.
-    """
-    code = "\n\n".join(code_blocks(explained_of(advised, cpu)))
-    hook = "fp16_compress_hook" if cpu else "bf16_compress_hook"
-    assert hook in code and "no_sync" in code and ("rebuilt_bucket_sizes" in code) == advised
-    before, _, after = code.partition("# after the third step")
-    wrapped = "" if "model = DistributedDataParallel(" in code else "model = DistributedDataParallel(model)\n"
-    steps = "for _ in range(2):\n    loss_of(model, batches[0]).backward()\n"
-    again = before[before.index("for batch in batches") :].split("\n\n")[0]
-    checked = "assert len(made) == planned or [int(size) for size in made] == planned" if advised else ""
-    script = (
-        f"{HEAD}\ntorch.manual_seed(1)\nmodel = Model()\n"
-        f"default_hooks.bf16_compress_hook.__name__ = 'renamed'\n{wrapped}{before}\n"
-        f"{steps}model.zero_grad()\n{again}\n{CHECK}\n# {after}\n{checked}\nprint('as advised')\n"
-        "dist.destroy_process_group()\n"
-    )
-    printed = [answer["printed"] for answer in answers_of(launcher, "run", script)]
-    assert printed == ["as one process\nas advised\n"] * 2
 
 
 def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():
@@ -352,14 +230,6 @@ def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
     (path,) = warm.runs()
     assert path.name.endswith("-advise") and str(path.name) in done.stdout
     assert warm("report", path.name).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("predicted_s", "tail_s", "holds"),
-    [(5e-3, 5.9e-3, True), (5e-3, 6.1e-3, False), (50e-3, 45.1e-3, True), (50e-3, 44e-3, False), (5e-3, None, None)],
-)
-def test_when_a_prediction_holds(predicted_s, tail_s, holds):
-    assert Verified("plan", predicted_s, tail_s).holds is holds
 
 
 def test_predictions_are_compared_with_the_right_measurements():

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing import AuthenticationError
 from types import SimpleNamespace
 
@@ -27,14 +26,13 @@ from collbench.launch.worker import Worker, _Child
 from collbench.launch.workers import Workers
 from collbench.machine import interrupts
 from collbench.model.errors import JobError, LostRankError, MpirunError, StartError
-from collbench.model.records import Case, Fault, Job, Launch, Plan, Settings, Variables
+from collbench.model.records import Case, Job, Launch, Plan, Settings, Variables
 from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.protocol import channel, messages
 from collbench.store import encoding
 from conftest import SAMPLING
 
 KEY = b"k" * 32
-OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}
 FUZZED = 200
 
 
@@ -78,15 +76,6 @@ def test_bytes_of_strangers_do_not_stop_an_honest_worker(workers):
         assert until(workers, lambda: workers.interrupted)
 
 
-def test_callers_that_say_nothing_keep_nobody_out(workers):
-    """No worker waits until silent callers reach their time limit."""
-    with contextlib.ExitStack() as sockets:
-        for _ in range(50):
-            sockets.enter_context(socket.create_connection(workers.address))
-        with honest(workers):
-            assert len(gathered(workers, channel.PROOF_S - 2)) == 1
-
-
 def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(workers, monkeypatch):
     """Each byte comes in time; all of them together would take an hour."""
     monkeypatch.setattr(channel, "PROOF_S", 0.3)
@@ -96,20 +85,6 @@ def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(workers, mon
                 stranger.sendall(b"x")
             workers.wait_until(lambda: workers.refused, 0.01)
     assert "without a proof" in workers.refused["127.0.0.1"]
-
-
-def test_a_caller_that_cannot_be_accepted_comes_again(workers, monkeypatch):
-    """As at the limit of open files."""
-    accept, failures = socket.socket.accept, iter(range(3))
-
-    def failing(listener):
-        if next(failures, None) is not None:
-            raise OSError("too many open files")
-        return accept(listener)
-
-    monkeypatch.setattr(socket.socket, "accept", failing)
-    with honest(workers):
-        assert len(gathered(workers, 20)) == 1 and next(failures, None) is None
 
 
 def test_a_worker_whose_rank_is_turned_away_at_the_door_comes_again(workers):
@@ -237,16 +212,6 @@ def test_rank_0_says_where_it_listened_and_what_it_saw(workers, monkeypatch):
         assert "do large packets arrive (MTU)?" in messages.receive(silent)[0]["why"]
 
 
-def test_a_caller_who_was_turned_away_first_and_then_joined_is_not_blamed(workers):
-    workers._numbers = [1, 2]
-    socket.create_connection(workers.address).close()
-    assert until(workers, lambda: workers.refused)
-    with honest(workers):
-        assert until(workers, lambda: 1 in workers.members)
-        with pytest.raises(JobError, match="nobody else connected"):
-            gathered(workers, 0.1)
-
-
 @pytest.mark.parametrize(
     ("listens", "words"),
     [
@@ -330,11 +295,6 @@ def importing(model):
     return job(case=Case("training_step", "gloo", 2, "float32", 0, own=own))
 
 
-def test_a_model_of_a_user_is_an_import_also_without_a_colon():
-    assert encoding.imports_of(importing("os:system")) == ["os:system", "users:sync"]
-    assert encoding.imports_of(importing("this")) == ["this", "users:sync"]
-
-
 PORT = "does not reach port 1 of 127.0.0.1 (connection refused): hosts must reach each other on any port"
 
 
@@ -380,11 +340,3 @@ def test_an_agent_starts_no_rank_for_an_order_that_its_own_configuration_forbids
     (answer,) = received
     assert b'"failed"' in answer and b'"StartError"' in answer and b"rank 1 could not be started: " in answer
     assert words in answer.decode()
-
-
-def test_a_job_travels_to_its_rank_as_it_is():
-    travelling = job("NCCL_ALGO=Ring")
-    faults = (Fault("late", 1, delay_s=0.1),)
-    travelling = replace(travelling, settings=replace(travelling.settings, faults=faults))
-    assert encoding.decoded(encoding.encoded(travelling), Job) == travelling
-    assert encoding.variables_of(travelling) == [("NCCL_ALGO", "Ring")]

@@ -13,7 +13,7 @@ from collbench.analyze.analysis import analyze
 from collbench.model.records import Case
 from collbench.packages.bimodality.analyze import launches as modes
 from collbench.packages.bimodality.conclusions import Companion, LaunchFact, modes_of
-from collbench.packages.bimodality.report import answers, companion_words, stalls_sentence
+from collbench.packages.bimodality.report import companion_words, stalls_sentence
 from collbench.report import document
 from collbench.report.markdown import written
 from collbench.report.notices import sentences
@@ -40,25 +40,6 @@ def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
     dice = np.random.default_rng(count)
     cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(200))
     assert sum(modes.two_kinds(case) is not None for case in cases) <= 3
-
-
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
-def test_two_modes_within_launches_are_not_two_kinds_of_launches(share):
-    dice = np.random.default_rng(3)
-
-    def launch(iterations):
-        return 1e-3 * np.exp(dice.normal(0, 0.03, iterations)) * np.where(dice.random(iterations) < share, 4.0, 1.0)
-
-    assert sum(modes.two_kinds([launch(10) for _ in range(8)]) is not None for _ in range(100)) <= 2
-
-
-def test_launches_that_draw_one_of_two_levels_are_found():
-    dice, correct = np.random.default_rng(1), 0
-    for _ in range(50):
-        slow = dice.random(12) < 0.3
-        reported = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
-        correct += 2 <= slow.sum() <= 10 and reported is not None and bool(np.all(reported == slow))
-    assert correct > 40
 
 
 def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():
@@ -182,14 +163,3 @@ def test_the_factor_is_of_small_calls_and_the_wait_is_the_extra_time_of_slow_cal
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
     assert stalls.factor.low < stalls.factor.value < stalls.factor.high
     assert stalls.factor.value == pytest.approx(1 + 5 * stalls.share, rel=0.2)
-
-
-def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
-    """With 2 ranks, calls stall and SCHED_BATCH does not help; with 4, calls have one mode and it makes them faster."""
-    two, four = run_of(slow_share=0.4, slow=6.0, factor=1 / 3), run_of(factor=2.3, ranks=4)
-    run = replace(two, samples=[*two.samples, *four.samples])
-    other, stalls = modes_of(analyze(run)).stalls
-    assert (other.verdict, other.ranks, stalls.verdict, stalls.ranks) == ("none", (2,), "stalls", (4,))
-    assert {case.world_size for case in other.cases} == {2} and not stalls.cases
-    first, second = answers(analyze(run))
-    assert "2 ranks" in first and "gloo stalls here" in second and "with 4 ranks" in second and "2 ranks" not in second

@@ -93,12 +93,6 @@ def test_pictures_that_cannot_be_written_fail_nothing_else(example):
     refused(example("compare", run.name, run.name, "--undecided", "pass"), 0, "note: no pictures: plots")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else_is_named(example):
-    (example.folder / "plots").mkdir(mode=0o500)
-    refused(example("report"), 0, "plots", "permission denied")
-
-
 # ── what Python imports ──────────────────────────────────────────────────────────────────────────
 def test_a_backend_of_matplotlib_that_this_python_lacks_is_hidden_from_a_verb_and_kept_for_its_caller(monkeypatch):
     seen, opened = [], app.open_streams
@@ -148,19 +142,6 @@ def test_a_limit_is_never_lowered(monkeypatch):
     assert environment.raise_file_limit() >= environment.MOST_FILES
     assert all(limit >= environment.MOST_FILES + 1 for limit in new_limits)
     assert doctor.RANKS_WANTED * limits.FILES_A_RANK < environment.MOST_FILES
-
-
-def test_limits_of_processes_and_of_address_space_are_named_with_a_remedy(monkeypatch):
-    low = {resource.RLIMIT_AS: 600_000 * 1024}
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (low.get(which, resource.RLIM_INFINITY),) * 2)
-    monkeypatch.setattr(host, "free_processes", lambda: 12)
-    processes, space = list(limits.limits())[1:]
-    assert str(processes) == (
-        "12 more allowed (pids.max of a control group): enough for 0 ranks on this machine"
-    ) and processes.remedy.endswith("(docker run --pids-limit=-1)")
-    assert str(space) == "600000 KiB allowed (ulimit -v): enough for 0 ranks on this machine"
-    assert space.remedy == "ulimit -v unlimited"
-    assert limits.too_low(1) == f"; processes: {processes}; address space: {space}"
 
 
 def limited(files: int) -> dict:
@@ -244,11 +225,6 @@ def test_mpi_without_shared_memory_costs_its_own_cases_only(cli):
 
 
 # ── the machine and its processes ────────────────────────────────────────────────────────────────
-def test_faults_need_no_world_sizes(warm):
-    text = TINY.replace("world_sizes: [2]\n", "") + "faults: [{do: raise, rank: 1}]\n"
-    assert warm("plan", warm.config(text)).returncode == 0
-
-
 @pytest.mark.parametrize(("program", "ends"), [("import time; time.sleep(60)", True), ("while True: pass", False)])
 def test_an_idle_server_is_ended_and_a_busy_server_is_not(monkeypatch, program, ends):
     monkeypatch.setattr(launcher, "START_WAIT_S", 0.2)

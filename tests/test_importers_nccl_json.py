@@ -1,14 +1,12 @@
 """JSON of nccl-tests gives the same numbers as its text; of the environment in it, only allowed variables are kept."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import foreign
 from collbench.analyze.analysis import diagnose
-from collbench.analyze.summaries import summarize
 from collbench.model.errors import ForeignError
 from collbench.packages.interop.importers import assembly, nccl_tests
 from collbench.packages.interop.importers.nccl_tests import AVERAGE_ASSUMED, NO_TIME_IN_HALF, STRANGE_RATES
@@ -39,11 +37,6 @@ def assembled(source, reading):
     return assembly.assemble("nccl-tests", "x", [(source, reading)])
 
 
-def out_of_place(entries):
-    """Return the first sample or number of the half that is measured out of place."""
-    return next(entry for entry in entries if entry.case.placement == "out")
-
-
 def test_times_and_cases(read):
     _, reading = read(foreign.nccl_json())
     times_s = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
@@ -65,14 +58,6 @@ def test_results_that_take_no_time_are_left_out(read, time_us):
     assert len(reading.numbers) == 2 * len(foreign.SIZES) - 1
 
 
-def test_only_allowed_variables_are_kept(read):
-    imported = assembled(*read(foreign.nccl_json()))
-    everything = json.dumps([imported.facts, imported.session]) + assembly.explanation(imported).decode()
-    assert "hunter2" not in everything and "/secret/bin" not in everything and "SECRET_TOKEN" not in everything
-    assert imported.session["imported"]["variables"] == {"NCCL_ALGO": "Ring"}
-    assert {"kind": "dropped-variables", "values": {"count": 2}} in imported.facts["notices"]
-
-
 def test_ranks_of_processes_with_several_devices(read):
     """nccl-tests lists only the first device of each process."""
     device = {"group": 0, "hostname": "node-1", "device_info": "Example GPU"}
@@ -81,13 +66,6 @@ def test_ranks_of_processes_with_several_devices(read):
     _, reading = read(foreign.nccl_json(ranks=8, config=config))
     assert reading.numbers[0].case.world_size == 8
     assert STRANGE_RATES not in {note.kind for note in reading.notes}
-
-
-@pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
-def test_wrong_elements(read, nwrong, verified):
-    number = read(changed("out_of_place", nwrong=nwrong))[1].numbers[0]
-    assert number.verified is verified
-    assert (number.failure is not None) == (verified is False)
 
 
 def test_the_list_of_rccl_tests(read):
@@ -106,47 +84,6 @@ def test_damage_is_one_sentence(read, text):
     with pytest.raises(ForeignError) as caught:
         assembled(*read(text))
     assert "\n" not in str(caught.value)
-
-
-# ── times of single calls (-I 1) ─────────────────────────────────────────────────────────────────
-def timed_each(each: dict) -> str:
-    document = json.loads(foreign.nccl_json())
-    for result in document["results"]:
-        result["out_of_place_per_iter"] = each
-    document["config"]["per_iter_timing"] = "true"
-    return json.dumps(document)
-
-
-def test_times_of_single_calls_give_their_mean_outliers_and_modes(read):
-    dice = np.random.default_rng(1)
-    slow = [*(10 * np.exp(dice.normal(0, 0.05, 90))), *(40 * np.exp(dice.normal(0, 0.05, 30)))]
-    imported = assembled(*read(timed_each({"times_us": slow})))
-    samples = out_of_place(imported.samples)
-    assert samples.aggregate.slowest_s == pytest.approx([us * 1e-6 for us in slow])
-    assert samples.aggregate.statistic.startswith("mean of 20 calls")
-    assert samples.aggregate.statistic.endswith("maximum over ranks")
-    (summary,) = summarize(invented_run([samples]))
-    assert not summary.time_s.known and summary.time_s.value == pytest.approx(np.mean(slow) * 1e-6)
-    assert summary.stall.fast_s < 12e-6 and summary.stall.slow_s > 35e-6
-    outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=((*([1e-5, 1.1e-5] * 20), 1.0),)))
-    assert summarize(invented_run([outlying]))[0].far_outliers == 1
-    in_place = next(entry for entry in imported.samples if entry.case.placement == "usual")
-    assert in_place.aggregate.each_s == () and not summarize(invented_run([in_place]))[0].time_s.known
-
-
-def test_the_slowest_process_of_each_call_counts(read):
-    each = {"times_us": [1.0, 1.0], "per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}
-    aggregate = out_of_place(read(timed_each(each))[1].numbers).aggregate
-    assert aggregate.each_s == (pytest.approx((1e-6, 5e-6)), pytest.approx((2e-6, 4e-6)))
-    assert aggregate.slowest_s == pytest.approx((2e-6, 5e-6))
-
-
-def test_calls_that_the_tool_leaves_out_are_left_out(read):
-    """With -K 2, the file also has the times of the calls that are left out."""
-    _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
-    aggregate = out_of_place(reading.numbers).aggregate
-    assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
-    assert "without the first 2" in aggregate.statistic and nccl_tests.WITHOUT_FIRST_CALLS(calls=2) in reading.notes
 
 
 # ── late ranks ───────────────────────────────────────────────────────────────────────────────────

@@ -108,47 +108,7 @@ def test_all_layouts_give_the_printed_times(read, layout):
     assert reading.rows == len(foreign.SIZES) and not +reading.left_out and not reading.unread
 
 
-def test_the_case_is_that_of_our_own_measurement(read):
-    case = read(OUTPUT).numbers[1].case
-    assert case == Case("all_reduce", "nccl", 4, "float32", 1024, metric="pipelined", depth=20)
-    # the key of our own pipelined measurement, so that `compare` puts both side by side
-    assert case.key == "all_reduce/nccl/n4/float32/1024/metric=pipelined/depth=20"
-
-
-@pytest.mark.parametrize(
-    ("test", "op", "usual"),
-    [
-        ("all_gather", "all_gather", "out"),
-        ("reduce_scatter", "reduce_scatter", "out"),
-        ("alltoall", "all_to_all", "out"),
-        ("broadcast", "broadcast", "in"),
-    ],
-)
-def test_usual_placements_agree_with_our_table(read, test, op, usual):
-    reading = read(foreign.nccl(test))
-    assert {n.case.op for n in reading.numbers} == {op} and times_of(reading) == printed(usual=usual)
-
-
 # ── how a time was measured, and whether it is right ─────────────────────────────────────────────
-BLOCKING = "# Blocking Enabled: wait for completion and barrier after each collective \n# Using"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "metric", "depth", "words"),
-    [
-        ("# Using", "# Using", "pipelined", 20, "mean of 20 calls back to back, averaged over ranks"),
-        (" iters: 20 ", " iters: 50 ", "pipelined", 50, "mean of 50 calls back to back"),
-        ("agg iters: 1", "agg iters: 4", "pipelined", 80, "20 groups of 4 calls"),
-        ("graph: 0", "graph: 7", "graph", 20, "a CUDA graph that was launched 7 times"),
-        ("# Using", BLOCKING, "isolated", 1, "a barrier that is part of the time"),
-    ],
-)
-def test_the_statistic_states_how_a_time_was_measured(read, old, new, metric, depth, words):
-    number = read(OUTPUT.replace(old, new)).numbers[0]
-    assert (number.case.metric, number.case.depth) == (metric, depth)
-    assert words in number.aggregate.statistic
-
-
 @pytest.mark.parametrize(("printed", "count"), [("3", "3"), ("1.04858e+06", "1048580")])
 def test_wrong_elements_leave_no_number(read, printed, count):
     numbers = read(foreign.nccl(wrong=printed)).numbers
@@ -272,14 +232,6 @@ def test_what_the_file_does_not_state_is_refused_or_asked_for(read, text, option
         read(text, **options)
 
 
-def test_independent_copies_are_reported(read):
-    text = foreign.nccl(ranks=1)
-    device = next(line for line in text.split("\n") if "Rank  0" in line)
-    reading = read(text.replace(device, f"{device}\n{device.replace('node-1', 'node-2')}"))
-    assert {n.case.world_size for n in reading.numbers} == {1}
-    assert nccl_tests.COPIES(copies=2, ranks=1) in reading.notes
-
-
 # ── rows that are left out ───────────────────────────────────────────────────────────────────────
 def grouped(*colours: int) -> str:
     """Return the output of ranks in groups of these colours."""
@@ -395,13 +347,6 @@ def test_a_table_that_a_terminal_wrapped_gives_no_time_in_the_other_placement(re
             assert "a narrow terminal wrapped the lines" in str(error)
         else:
             assert times and width > 85 and times.items() <= printed(usual="out").items(), width
-
-
-@pytest.mark.parametrize("bars", ["{} |", "| {}", "│ {} │", "| **{}** |"])
-def test_rows_with_bars_of_any_kind_are_read_or_counted(read, bars):
-    cells = (" │ " if "│" in bars else " | ").join(foreign.nccl_rows()[0].split())
-    reading = read(OUTPUT + "\n" + bars.format(cells))
-    assert reading.rows + sum(reading.left_out.values()) > read(OUTPUT).rows
 
 
 def markdown(columns: int) -> str:

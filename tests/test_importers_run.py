@@ -10,17 +10,13 @@ import pytest
 
 import foreign
 from collbench.analyze import compare
-from collbench.analyze.analysis import analyze
 from collbench.analyze.summaries import headlines, summarize
 from collbench.model.records import Aggregate, Case, Run, Samples
 from collbench.packages.gate.analyze import tables
 from collbench.packages.gate.config import Expectation, Expectations
 from collbench.packages.interop.importers import assembly, nccl_tests
-from collbench.packages.interop.importers.assembly import OTHER_SETTINGS, REPEATED_CASES
+from collbench.packages.interop.importers.assembly import REPEATED_CASES
 from collbench.packages.interop.importers.readings import Options, read_source
-from collbench.report import document
-from collbench.report.markdown import written
-from collbench.report.view import View
 from conftest import invented_run
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
@@ -53,16 +49,6 @@ def test_one_number_has_no_interval_and_decides_nothing():
     assert [c.verdict for c in tables.check(expected, headlines(aggregated(*[1e-3] * 4))).checks] == ["PASS"]
 
 
-def test_the_report_names_the_tool_that_measured():
-    run = aggregated(1e-3)
-    analysis = analyze(run)
-    text = written(document.build(View(run, analysis), [], ""))
-    assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
-    assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
-    assert "every result was verified" not in text and "maximum over ranks" not in text
-    assert "set launches" not in text
-
-
 # ── files to a run ───────────────────────────────────────────────────────────────────────────────
 def read(folder: Path, *texts: str):
     files = []
@@ -72,14 +58,6 @@ def read(folder: Path, *texts: str):
         source = read_source(path)
         files.append((source, nccl_tests.read(source, Options())))
     return assembly.assemble("nccl-tests", "x", files)
-
-
-def test_files_are_launches_of_the_same_cases(tmp_path):
-    merged = read(tmp_path, foreign.nccl(), foreign.nccl() + "\n", foreign.nccl(sizes=foreign.SIZES[:2]))
-    assert merged.plan.launches == 3 and len(merged.plan.cases) == 8 and merged.plan.total == len(merged.samples) == 20
-    launches = {s.case.size_bytes: s.launch for s in merged.samples}
-    assert launches == {1024: 3, 65536: 3, 1048576: 2, 134217728: 2}
-    assert merged.session["imported"]["hosts"] == ["node-1"]
 
 
 def test_files_that_differ_in_other_text_only_are_launches_and_repeats_are_reported(tmp_path):
@@ -93,36 +71,6 @@ def test_files_that_differ_in_other_text_only_are_launches_and_repeats_are_repor
     assert imported.plan.launches == 2
     values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
     assert {"kind": REPEATED_CASES, "values": values} in imported.facts["notices"]
-
-
-OTHER = foreign.nccl().replace
-
-
-@pytest.mark.parametrize(
-    ("texts", "first", "second"),
-    [
-        ((foreign.nccl(), OTHER("Example GPU", "Other GPU")), "Example GPU", "Other GPU"),
-        ((foreign.nccl(), OTHER("node-1", "node-2")), "on node-1", "on node-2"),
-        ((foreign.nccl(), OTHER("library=22902", "library=23102")), "library=22902", "library=23102"),
-        (
-            [f"$ {add}mpirun -np 4 ./all_reduce_perf\n{foreign.nccl()}" for add in ("TOKEN=s3cret ", "TOKEN=other ")],
-            "command in line 1",
-            "command in line 1",
-        ),
-        (
-            [foreign.nccl_json(env=[f"NCCL_ALGO={algorithm}"]) for algorithm in ("Ring", "Tree")],
-            "all_reduce.0.txt: NCCL_ALGO=Ring",
-            "all_reduce.1.txt: NCCL_ALGO=Tree",
-        ),
-    ],
-)
-def test_files_under_other_settings_are_no_launches_of_one_case(tmp_path, texts, first, second):
-    with pytest.raises(assembly.ForeignError, match="nothing to import") as caught:
-        read(tmp_path, *texts)
-    (reason,) = caught.value.reasons
-    assert reason.kind is OTHER_SETTINGS and reason.values["rows"] == 8
-    assert first in reason.values["first"] and second in reason.values["second"]
-    assert "s3cret" not in str(reason), "only variables of the allow-list are kept"
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────

@@ -23,15 +23,6 @@ def press(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_an_interrupt_is_raised_at_once_outside_of_measuring(number):
-    signal.signal(number, signal.SIG_DFL)
-    interrupts.answer(*interrupts.asked_to_end())
-    with pytest.raises(KeyboardInterrupt):
-        press(number)
-        time.sleep(60)
-
-
 def test_an_interrupt_that_a_library_swallowed_is_raised_by_the_next_check():
     interrupts.answer(signal.SIGINT)
     try:
@@ -63,18 +54,6 @@ def test_while_measuring_an_interrupt_is_raised_by_the_next_check_and_at_the_end
         passed.append("nobody looked")
     assert passed == ["no exception between two instructions", "nobody looked"]
     interrupts.raise_if_noted()  # the interrupt was raised, and is not raised again
-
-
-def test_a_repeated_ctrl_c_after_a_while_is_answered_at_once(monkeypatch):
-    interrupts.answer(signal.SIGINT)
-    now = [100.0]
-    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
-        press()
-        press()
-        now[0] += interrupts.PATIENCE_S + 0.1
-        press()
-        pytest.fail("the third one waited")
 
 
 def test_only_the_first_of_several_signals_of_a_launcher_counts():

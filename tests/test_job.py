@@ -2,7 +2,7 @@
 
 import pytest
 
-from collbench.launch.job import detect, first_host, unused_allocation
+from collbench.launch.job import detect
 from collbench.model.errors import JobError
 
 TORCHRUN = {
@@ -50,33 +50,6 @@ def test_each_launcher_is_understood(variables, launcher, rank, size, local_rank
     assert len(place.ports) == 10 and "29500" not in map(str, place.ports)
 
 
-def test_the_inner_launcher_wins():
-    assert detect(SLURM_JOB | TORCHRUN).launcher == "torchrun"
-    assert detect(SLURM_STEP | TORCHRUN).launcher == "torchrun"
-    assert detect(SLURM_STEP | OPEN_MPI).launcher == "mpirun (Open MPI)"
-    # srun also sets PMI's variables, but only srun's own variables give the hosts
-    assert detect(SLURM_STEP | {"PMI_RANK": "2", "PMI_SIZE": "4"}).launcher == "srun"
-    # a script may export WORLD_SIZE for its own use
-    assert detect(SLURM_STEP | {"WORLD_SIZE": "4", "MASTER_PORT": "1000"}).launcher == "srun"
-    in_allocation = SLURM_JOB | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
-    assert detect(in_allocation).address == "gpu07"
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        SLURM_JOB,  # a batch script or salloc's shell: no launcher started several processes
-        SLURM_STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-        TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
-        OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-    ],
-)
-def test_one_process_starts_its_ranks_by_itself(variables):
-    assert detect(variables) is None
-    assert detect(variables, "bash") is None
-
-
 def test_outside_a_step_the_size_of_the_allocation_is_ignored():
     older = {name: value for name, value in SLURM_STEP.items() if name != "SLURM_STEP_NUM_TASKS"}
     assert detect(older).world_size == 4
@@ -119,55 +92,8 @@ def test_contradictions_are_reported_in_one_line(variables, starter, words):
     assert caught.value.exit_code == 2
 
 
-def test_the_first_host_of_a_list():
-    first = {
-        "node1": "node1", "node[003-007,12],login1": "node003", "a1,a[2-9]": "a1",
-        "rack[2-3]node[10,12]": "rack2node10", "gpu-[b,c]-ib": "gpu-b-ib",
-    }  # fmt: skip
-    assert {hosts: first_host(hosts) for hosts in first} == first
-
-
-def test_processes_of_a_job_agree_and_others_do_not():
-    own, other_rank = detect(SLURM_STEP), detect(SLURM_STEP | {"SLURM_PROCID": "0"})
-    other_job = detect(SLURM_STEP | {"SLURM_JOB_ID": "78"})
-    assert (own.identity, own.ports) == (other_rank.identity, other_rank.ports)
-    assert own.identity != other_job.identity
-
-
 # ── variables that contradict each other ─────────────────────────────────────────────────────────
-def test_ranks_that_a_script_takes_from_the_launcher_are_believed():
-    own = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
-    assert detect(SLURM_STEP | own).rank == 2
-    more = detect(SLURM_STEP | own | {"RANK": "9", "WORLD_SIZE": "16"})  # a task that starts ranks by itself
-    assert (more.rank, more.world_size) == (9, 16)
-
-
 def test_ports_end_at_the_largest_port_number():
     for port, count in (("65534", 1), ("65530", 5), ("0", 10)):
         ports = detect(TORCHRUN | {"MASTER_PORT": port}).ports
         assert len(ports) == count and max(ports) < 2**16
-
-
-def test_a_job_of_hydra_has_one_name_on_all_hosts_and_two_jobs_on_one_host_differ():
-    hosts = HYDRA | {"PMI_SIZE": "4", "MASTER_ADDR": "a"}
-    rank_0, rank_2 = (detect(hosts | {"PMI_RANK": rank, "COLLBENCH_STARTER_PID": rank}) for rank in "02")
-    assert (rank_0.identity, rank_0.ports) == (rank_2.identity, rank_2.ports)
-    assert detect(hosts | {"SLURM_JOB_ID": "7"}).identity != rank_0.identity
-    first, second = (detect(HYDRA | {"COLLBENCH_STARTER_PID": pid}) for pid in ("10", "11"))
-    assert first.one_host and first.ports != second.ports
-
-
-def test_torchrun_gives_the_number_of_restarts():
-    assert detect(TORCHRUN).attempt == 0
-    assert detect(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).attempt == 2
-
-
-def test_unused_tasks_of_an_allocation_are_counted():
-    for variables, unused in (
-        ({}, None),
-        (SLURM_JOB, (4, 1)),
-        (SLURM_JOB | {"SLURM_JOB_NUM_NODES": "2"}, (4, 2)),
-        (SLURM_JOB | {"SLURM_NTASKS": "1"}, None),
-        (SLURM_STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
-    ):
-        assert unused_allocation(variables) == unused

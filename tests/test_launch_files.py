@@ -1,7 +1,6 @@
 """Files that start a run on several hosts: the examples are the output of `plan`, and launchers can read the files."""
 
 import ast
-import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -114,12 +113,3 @@ def test_ranks_that_do_not_match_the_world_sizes_are_reported():
         for launcher in LauncherName:
             text = launch_file(launcher, replace(WANTED, largest=largest))
             assert [note for note in NOTES if note in text] == words
-
-
-@pytest.mark.parametrize("name", ["测试", "a" * 64, "A_b.c", "-x-"])
-def test_names_of_jobs_are_valid_in_kubernetes(name):
-    """Names are labels of DNS (RFC 1123), also for a pod, whose name is the name of the job and a number."""
-    job = replace(WANTED, name=name)
-    texts = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, job))
-    names = {text["metadata"]["name"] for text in texts}
-    assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,55}[a-z0-9])?", text) for text in names), names

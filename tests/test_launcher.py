@@ -3,8 +3,6 @@
 A file system without locks costs a warning, not the run.
 """
 
-import errno
-import fcntl
 import os
 import re
 import signal
@@ -15,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
-from collbench.machine import host, interrupts
-from collbench.model.errors import RankError
-from collbench.store import locks
-from conftest import ROOT, TINY, fork_servers
+from collbench.launch.launcher import RendezvousFolder
+from collbench.machine import interrupts
+from conftest import ROOT, fork_servers
 from test_measure import assert_nothing_left
 
 
@@ -38,14 +34,6 @@ def test_the_folder_of_a_killed_run_is_removed(temporary):
     assert len(list(temporary.iterdir())) == 1
     with RendezvousFolder() as meeting:
         assert list(temporary.iterdir()) == [meeting.folder]
-
-
-def test_folders_of_other_programs_with_the_prefix_stay(temporary):
-    (temporary / f"{PREFIX}notes").mkdir()
-    (temporary / f"{PREFIX}link").mkdir()
-    (temporary / f"{PREFIX}link" / LOCK).symlink_to("/dev/null")
-    remove_abandoned()
-    assert len(list(temporary.iterdir())) == 2
 
 
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
@@ -97,59 +85,8 @@ def test_the_fork_server_and_so_every_rank_blocks_signals_that_end_the_run(launc
 
 
 # ── folders ──────────────────────────────────────────────────────────────────────────────────────
-def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(temporary, monkeypatch):
-    with RendezvousFolder() as meeting, monkeypatch.context() as elsewhere:
-        elsewhere.setattr(host, "hostname", lambda: "elsewhere")
-        elsewhere.setattr(locks, "exclusive", lambda _: True)  # locks that reach no further than one host
-        remove_abandoned()
-        assert meeting.folder.is_dir()
-
-
-def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path, monkeypatch):
-    with pytest.raises(RankError, match="there: no such file"):  # /dev/shm, which no variable replaces
-        RendezvousFolder(tmp_path / "nothing").__enter__()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
-    with pytest.raises(RankError, match="TMPDIR"):
-        RendezvousFolder().__enter__()
-
-
 def test_the_fork_server_loads_what_a_rank_needs():
     """Otherwise each rank of each launch would load torch for itself, in seconds."""
     program = "import sys, collbench.rank.preload; print({'torch', 'numpy', 'collbench.rank.main'} <= {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-# ── file systems without locks: Lustre mounted without `flock`, some NFS ─────────────────────────
-@pytest.fixture
-def unlockable(monkeypatch):
-    def refused(fd, how):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-
-
-def test_a_lock_is_free_taken_or_unavailable(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    assert locks.supported(tmp_path) and locks.supported(Path("/not/there"))
-    with path.open("w") as first, path.open("w") as second:
-        assert locks.exclusive(first.fileno()) is True and locks.exclusive(second.fileno()) is False
-        assert locks.shared(second.fileno()) is False
-        monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
-        assert locks.exclusive(first.fileno()) is locks.wait_for(first.fileno()) is None
-        monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EBADF, "closed")))
-        with pytest.raises(OSError, match="closed"):
-            locks.exclusive(first.fileno())
-
-
-def test_a_run_is_measured_with_a_note(warm, unlockable):
-    done = warm("run", warm.config(TINY), "--no-plots")
-    assert done.returncode == 0, done.stderr
-    assert "its file system has no locks" in done.stderr
-    assert warm.only_run().manifest["status"] == "complete"
-
-
-def test_folders_of_other_processes_are_not_taken_for_abandoned(tmp_path, unlockable):
-    with RendezvousFolder(tmp_path) as meeting:
-        remove_abandoned(tmp_path)
-        assert meeting.folder.is_dir()

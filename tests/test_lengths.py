@@ -51,32 +51,9 @@ def test_the_length_between_the_limits_is_the_best_one():
     assert 0.25 < best < 0.35 and seconds == pytest.approx(best, rel=0.15)
 
 
-def test_a_noisier_case_is_timed_longer_and_no_case_shorter_than_asked_for():
-    noisy, quiet, silent = chosen([0.2, 0.1, 0.001], [0.0] * 3)
-    assert noisy / quiet == pytest.approx(2.0, rel=0.3) and silent == FIRST_S
-
-
-def test_the_budget_has_time_for_twelve_pairs():
-    assert 2 * chosen([0.2], [0.0], budget_s=36.0)[0] + AROUND_S == pytest.approx(3.0, rel=0.02)
-
-
 def test_the_choice_does_not_depend_on_which_side_is_slower():
     (a, b), starts_s = measured([0.2, 0.1], [0.1, 0.0], slower=1.3)
     turned = [PairedCase(case.b, case.a) for case in (a, b)]
     assert lengths.seconds_of_next_pair([a, b], starts_s, 90.0, FIRST_S) == pytest.approx(
         lengths.seconds_of_next_pair(turned, starts_s, 90.0, FIRST_S)
-    )
-
-
-@pytest.mark.parametrize("made", [0, 1])
-def test_the_first_two_pairs_are_timed_as_the_configuration_says(made):
-    cases, starts_s = measured([0.1], [0.1], made=made)
-    assert lengths.seconds_of_next_pair(cases, starts_s, 90.0, FIRST_S) == {}
-
-
-def test_an_interrupted_pair_and_a_clock_that_is_set_back_count_for_nothing():
-    cases, starts_s = measured([0.2], [0.0])
-    later = {pair: start + 86400.0 * (pair > 7) - 3600.0 * (pair > 11) for pair, start in starts_s.items()}
-    assert lengths.seconds_of_next_pair(cases, later, 1e6, FIRST_S) == lengths.seconds_of_next_pair(
-        cases, starts_s, 1e6, FIRST_S
     )

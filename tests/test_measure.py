@@ -26,25 +26,6 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
     assert ",,,," in next(row for row in table if row.startswith("all_reduce/gloo/n2/float32/4096"))
 
 
-@pytest.mark.parametrize(
-    ("placement", "iteration", "text"),
-    [("in", 0, "before"), ("in", 5, None), ("in", 9, "after"), ("out", 5, "after")],
-)
-def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm, placement, iteration, text):
-    """bfloat16 holds two sums in place, so only first and last call are checked; out of place, all are."""
-    fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
-    op = "operations=[all_reduce]" if placement == "in" else "operations=[reduce_scatter]"
-    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", "sampling.warmup=0", fault]
-    run = warm.measure(TINY, *sets, code=int(text is not None))
-    failures = {s.case.size_bytes: s.failure for s in run.samples}
-    assert failures[65536] is None
-    if text is None:
-        report = (run.path / "report.md").read_text()
-        assert failures[4096] is None and "results of separate calls were verified" in report
-    else:
-        assert text in failures[4096].text and failures[4096].rank == 1
-
-
 def started(cli: CommandLine, from_stdin: bool) -> subprocess.Popen:
     """Start a program that measures, without a guard for `__main__`."""
     words = ["run", cli.config(), "--output", "mine", "--no-plots", "--quiet", "--set", "sampling.iterations=400"]

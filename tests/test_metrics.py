@@ -5,15 +5,11 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
-from collbench.config.models import parse
 from collbench.machine import host
 from collbench.model.records import Machine
-from collbench.planning.plan import expand
-from collbench.report.labels import label, title, variety
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 
@@ -28,31 +24,6 @@ timeout: 10s
 seed: 1
 """
 PAIRS = BASE.replace("all_reduce", "pairwise")
-
-
-def test_pipelined_is_several_calls_between_two_stamps_and_dispatching_is_shorter_than_a_call(warm):
-    run = warm.measure(BASE, "metrics=[isolated, pipelined]", "dtypes=[float32, bfloat16]")
-    samples = run.samples
-    made = {(s.case.metric, s.case.depth, s.timed.calls) for s in samples}
-    assert made == {("isolated", 1, 1), ("pipelined", 20, 20)}
-    assert "pipelined (20 back to back)" in (run.path / "report.md").read_text()
-    assert len({s.case.key for s in samples}) == 4
-    for isolated in (s for s in samples if s.case.depth == 1):
-        assert all(0 < floor < np.median(isolated.timed.duration_ns) for floor in isolated.usage.floor_ns)
-
-
-@pytest.mark.parametrize(
-    ("base", "sets", "rank", "words"),
-    [
-        (BASE, ["metrics=[pipelined]", "faults=[{do: corrupt, rank: 1, iteration: 30}]"], None, ""),
-        (PAIRS, ["world_sizes=[4]", "faults=[{do: corrupt, rank: 2, iteration: 1}]"], 2, "of rank 0's data"),
-    ],
-    ids=["in a pipeline", "between a pair"],
-)
-def test_a_wrong_element_is_caught_and_the_receiver_in_a_pair_named(warm, base, sets, rank, words):
-    (samples,) = warm.measure(base, *sets, code=1).samples
-    assert samples.failure.kind == "wrong" and words in samples.failure.text
-    assert rank in {None, samples.failure.rank}
 
 
 def test_pairs_are_measured_round_by_round(warm):
@@ -104,17 +75,6 @@ def test_the_loop_threads_of_every_group_have_the_requested_policy(cli, scheduli
     finally:
         run.kill()
         run.communicate()
-
-
-def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
-    plan = expand(parse((BASE + "scheduling: [normal, batch]\n").encode(), "x"), MACHINE, 1)
-    assert [{case.key for case in launch.cases} for launch in sorted(plan.order, key=str)] == [
-        {"all_reduce/gloo/n2/float32/4096/scheduling=batch"},
-        {"all_reduce/gloo/n2/float32/4096"},
-    ]
-    batch, normal = sorted(plan.cases, key=lambda case: case.scheduling)
-    assert label(batch) == f"{label(normal)} · batch" and title(batch) != title(normal)
-    assert "batch, normal" in variety([batch, normal])
 
 
 def test_a_late_rank_is_named_by_the_command_line(warm):

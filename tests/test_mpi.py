@@ -5,17 +5,12 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from collbench.analyze.summaries import summarize
-from collbench.catalog.backends import BACKENDS
-from collbench.catalog.collectives import CALLS
-from collbench.catalog.rules import unsupported_operation
 from collbench.launch import mpirun
 from collbench.launch.launcher import LOCK, PREFIX
 from collbench.launch.mpirun import MEMORY, MpiLauncher
@@ -24,11 +19,8 @@ from collbench.model.errors import MpirunError
 from collbench.model.records import Case
 from collbench.packages.training.synchronisation import strategy_in
 from collbench.rank import mpi as rank_mpi
-from collbench.rank.collectives import COLLECTIVES
-from collbench.report import document
 from collbench.report.notices import sentence
-from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
-from proof.rig import Rig
+from conftest import TINY, interface_bound_to, ranks_left
 from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
 from test_operations import MACHINE, assert_right, selected
@@ -73,11 +65,6 @@ def _held(lock: Path) -> bool:
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
-def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
-    lacking = {op for op in CALLS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
-    assert set(rank_mpi.CALLS) == set(COLLECTIVES) - lacking
-
-
 SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")
 REDUCING = "operations=[all_reduce, reduce, reduce_scatter, reduce_scatter_list]"
 WALKS = {
@@ -105,20 +92,6 @@ def test_every_operation_is_right(mpi, world_size):
 
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────
-@needs_mpi
-def test_settings_reach_mpi(mpi, tmp_path):
-    """A variable selects TCP or shared memory in every rank; variables of mpirun itself are not recorded."""
-    rig = Rig(mpi.launcher, tmp_path)
-    by_memory = mpirun.shared_memory(host.mpirun())
-    run = rig.measure(MPI + f'env: {{OMPI_MCA_btl: ["self,tcp", "self,{by_memory}"]}}\n', mpi)
-    assert len(run.samples) == 4
-    assert all(entry.usage.floor_ns for entry in run.samples)
-    ranks = [rank for launch in run.environment[0]["launches"] for rank in launch["ranks"]]
-    assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", f"self,{by_memory}"}
-    assert {rank["mpi"].partition(" v")[0] for rank in ranks} == {"Open MPI"}
-    assert not [name for rank in ranks for name in rank["variables"] if "wdir" in name]
-
-
 @pytest.mark.slow
 @needs_mpi
 def test_faults_are_named_as_on_gloo(warm, monkeypatch):
@@ -234,20 +207,6 @@ def test_an_mpirun_that_hangs_is_not_waited_for_forever(launcher, broken, monkey
     assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "sleep"]
 
 
-def test_the_report_names_the_library_and_reasons_to_doubt_the_numbers():
-    cases = [Case("all_reduce", backend, size, "float32", 4096) for backend in ("gloo", "mpi") for size in (2, 4)]
-    run = invented_run([samples(case, 1, [[5000] * case.world_size] * 30) for case in cases])
-    host = {"cpu": {"usable_cores": 2, "model": "x"}, "packages": {"torch": "2.13.0"}, "hostname": "h"}
-    launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "open_to": ["0.0.0.0:4321"]}
-    run = replace(run, environment=[{"host": host, "launches": [launch, launch]}])
-    sentences = sentences_of_run(run, summarize(run))
-    assert [text for text in sentences if "poll while they wait: 4 ranks on 2 cores" in text]
-    assert sum("mpirun listened on 0.0.0.0:4321 while it ran" in text for text in sentences) == 1
-    assert ", Open MPI v5.0.11" in "\n".join(document.machine_lines(run.environment[0]))
-    only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
-    assert "Open MPI" not in "\n".join(document.machine_lines(only_gloo.environment[0]))
-
-
 # ── steps of training, and ports ─────────────────────────────────────────────────────────────────
 
 
@@ -289,10 +248,3 @@ def test_in_a_job_a_rank_listens_at_one_port(monkeypatch):
         ports.append({variables[setting] for setting in rank_mpi.PORT_SETTINGS.values()})
         assert variables["OMPI_MCA_btl_tcp_port_range_v4"] == variables["OMPI_MCA_btl_tcp_port_range_v6"] == "1"
     assert len(ports[0]) == 1 and ports[0] == ports[1] != ports[2]
-
-
-@pytest.mark.parametrize("setting", rank_mpi.PORT_SETTINGS.values())
-def test_a_port_that_the_user_chose_stays(monkeypatch, setting):
-    monkeypatch.setattr(os, "environ", variables := {setting: "12345"})
-    rank_mpi._listen_where_known(SimpleNamespace(rank=0))
-    assert variables == {setting: "12345"}

@@ -7,7 +7,6 @@ nccl-tests are tested if they are available. The same rows on narrow terminals, 
 keep their placement, and tables under other commands, variables or headings are no launches of one case.
 """
 
-import contextlib
 import json
 import random
 import re
@@ -24,7 +23,6 @@ from collbench.packages.interop.importers.assembly import OTHER_SETTINGS
 from collbench.packages.interop.importers.readings import Options, Source
 
 SEEDS = 200
-PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "reference" / "nccl-tests"
 NCCL_ROW = re.compile(r"\s*(\d+)\s+\d+\s+[a-z]\w*\s+[a-z]+\s+-?\d+((?:\s+\S+){4,8})")
 OSU_ROW = re.compile(r"(\d+)\s+(\d+\.\d+)((?:\s+\S+)*)")
 
@@ -327,34 +325,3 @@ def test_tables_are_launches_of_a_case_only_under_equal_settings(tool):
         for op, several in settings.items():
             found = {number for case, number in launches.items() if case.op == op}
             assert found == ({len(several)} if len({*several}) == 1 else set()), f"seed {seed}: {op} {several}"
-
-
-def published() -> list[tuple[Path, nccl_tests.ReadFile]]:
-    """Return the published outputs of nccl-tests that can be read without changes."""
-    readable = []
-    for path in sorted(PUBLISHED.glob("*.txt")):
-        with contextlib.suppress(ForeignError):
-            readable.append((path, nccl_tests.read(Source(path, "0", path.read_text()), Options())))
-    return readable
-
-
-def timed(reading: nccl_tests.ReadFile) -> set:
-    numbers = [number for number in reading.numbers if number.aggregate]
-    return {(n.case.op, n.case.world_size, n.case.size_bytes, n.aggregate.time_s) for n in numbers}
-
-
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published outputs are not here")
-def test_no_row_of_a_published_output_is_lost():
-    for path, as_it_is in published():
-        rows = [(line, ("", 0, 0, ()) if NCCL_ROW.match(line) else None) for line in path.read_text().split("\n")]
-        for seed in range(SEEDS // 20):
-            draw, lines = random.Random(seed), [Written(*row) for row in rows]
-            for _ in range(draw.randint(0, 3)):
-                # Without the last line of the list of ranks, nothing in a log of sendrecv shows that a line is missing.
-                lines = mutated(lines, draw, HEADS.removesuffix("|Rank"))
-            text = collected([line.text for line in lines], draw)
-            with contextlib.suppress(ForeignError):
-                reading = nccl_tests.read(Source(Path("x.log"), "0", text), Options())
-                assert timed(reading) <= timed(as_it_is), f"{path.stem}, seed {seed}"
-                read = -(-len(reading.numbers) // 2) + sum(reading.left_out.values())
-                assert read >= sum(1 for line in lines if line.row and line.whole), f"{path.stem}, seed {seed}"

@@ -12,10 +12,9 @@ import pytest
 import foreign
 import test_traces as recordings
 from collbench.cli.app import call
-from collbench.machine import host
 from collbench.model.errors import UNEXPECTED
 from collbench.model.visible import visible
-from collbench.store import facts, folders
+from collbench.store import folders
 from conftest import ROOT, ended_after
 from mutations import mutated
 
@@ -97,19 +96,3 @@ def test_a_few_mutated_files_of_each_kind(tmp_path, monkeypatch, name):
             assert code != UNEXPECTED and (number or code != REFUSED), f"{number}: {command}: {out.getvalue()[-500:]}"
             assert visible(out.getvalue()) == out.getvalue(), f"{number}: {command} printed what a terminal obeys"
         shutil.rmtree("results", ignore_errors=True)
-
-
-def test_facts_of_a_machine_have_the_required_shape():
-    gpu = {"name": "x", "uuid": "GPU-1", "driver": "580", "memory_bytes": 1, "ecc": "not available", "nvlinks": [4, 4]}
-    health = {"h": {"gpus": {"0": {"throttle_reasons": 4, "sm_clock_mhz": 900}}, "infiniband": {"mlx5_0/1": {"x": 1}}}}
-    clocks = [[[0, -1, 1], [0, 5, 9]]] * 2
-    ranks = [
-        {"rank": rank, "hostname": "h", "device": f"cuda:{rank}", "nccl": "2.29.7", "mpi": None} for rank in (0, 1)
-    ]
-    launch = {"backend": "nccl", "world_size": 2, "launch": 1, "clocks": clocks, "health": health, "ranks": ranks}
-    hosts = [{**host.facts(), "gpus": [gpu], "ranks": [0, 1], "cores": [0, 1], "fewest_cores": 1}]
-    session = {"host": host.facts(), "before": host.state(), "launches": [launch], "hosts": hosts}
-    facts.environment_of([session | {"job": {"launcher": "torchrun", "ranks": 2}}])
-    launch["clocks"] = [clocks[0][:1], clocks[1]]
-    with pytest.raises(ValueError, match="clocks"):
-        facts.environment_of([session])

@@ -85,41 +85,6 @@ def test_wrong_and_failed_cases_have_no_numbers():
     assert "Avg bus bandwidth" not in report
 
 
-def test_no_comment_is_a_row_or_a_node_for_clients():
-    """Comments may say anything else: how a number was measured, on which clock, and what failed."""
-    failure = Failure("lost", 1, "a rank on gloo was lost: float32 after 1 2 3 4 5 6 7 8")
-    for backend, more in (("gloo", {}), ("nccl", PIPELINED), ("nccl", {"metric": "graph", "depth": 20})):
-        for op in ("all_reduce", "all_gather", "all_to_all", "barrier"):
-            sized = OPERATIONS[op].sized
-            dtype, size = ("float32", 4096) if sized else ("bytes", 0)
-            case = Case(op, backend, 2, dtype, size, buffers="reused", **more)
-            document = text(measured(case, 100), Samples(case, 2, 0.0, failure=failure), launches=2)
-            found, nodes = read_as_clients_do(document)
-            assert (found, nodes) == (rows(document), set()) and len(found) == sized
-
-
-def gated(run, least: str | None):
-    """Return the last lines of a run's text, and its JSON, if NCCL_TESTS_MIN_BW was `least`."""
-    variables = {} if least is None else {"NCCL_TESTS_MIN_BW": least}
-    view = View(with_host := replace(run, environment=[{"host": {"variables": variables}}]), analyze(with_host))
-    document, content = nccl_tests.document(view), json.loads(nccl_files.nccl_tests_json(view))
-    (line,) = (line for line in document.splitlines() if line.startswith("# Avg bus bandwidth"))
-    return line.removeprefix("# Avg bus bandwidth    : "), content["average_bus_bandwidth"]
-
-
-def test_the_mean_bandwidth_is_one_value_without_copies_and_a_gate():
-    """nccl-tests copies nothing; it fails below 90 % of the limit (`run` in common.cu)."""
-    cases = [Case("all_reduce", "gloo", 2, "float32", 1000, placement=place) for place in ("in", "copied")]
-    run = invented_run([measured(case, us) for case, us in zip(cases, (10, 1000), strict=True)])
-    assert gated(run, None) == ("0.1", {"bandwidth": 0.1, "okay": "unchecked"})
-    assert gated(run, "0.111") == ("0.1 OK", {"bandwidth": 0.1, "okay": "true"})
-    assert gated(run, "0.112") == ("0.1 FAILED", {"bandwidth": 0.1, "okay": "false"})
-    assert gated(run, "fast")[1]["okay"] == "unchecked"
-    assert gated(invented_run([measured(cases[1], 1000)]), None)[0] == "0.001"  # nothing but copies
-    small = invented_run([measured(replace(cases[0], size_bytes=8), 320)])
-    assert gated(small, None) == ("0.000025", {"bandwidth": 2.5e-05, "okay": "unchecked"})
-
-
 def test_ranks_have_the_number_of_their_group():
     case = Case("all_reduce", "gloo", 4, "float32", 4096, groups=Division("strided", 2))
     ranks = [{"rank": rank, "hostname": "h"} for rank in range(4)]
@@ -130,20 +95,6 @@ def test_ranks_have_the_number_of_their_group():
     config = json.loads(nccl_files.nccl_tests_json(view))["config"]
     assert [line[4] for line in lines] == ["0", "1", "0", "1"]
     assert [device["group"] for device in config["devices"]] == [0, 1, 0, 1]
-
-
-def test_one_table_for_each_operation_backend_world_size_and_metric():
-    cases = [
-        Case(op, "gloo", n, dtype, 4096, reduce_op=reduce_op, **more)
-        for op in ("all_reduce", "reduce") for n in (2, 3) for more in ({}, PIPELINED) for dtype in ("float32", "int8")
-        for reduce_op in ("sum", "max")
-    ]  # fmt: skip
-    report = text(*(measured(case, 10, launch) for case in cases for launch in (1, 2)), launches=2)
-    assert report.count(HEADER) == report.count("Collective test concluded") == 2 * 2 * 2
-    assert len(rows(report)) == len(cases) and all(len(row) == 13 for row in rows(report))
-    # Isolated calls are named blocking in nccl-tests.
-    assert report.count("# Blocking Enabled: wait and barrier after each outer iteration") == 4
-    assert "geometric mean over 2 launches" in report
 
 
 def test_every_operation_has_a_table():

@@ -36,22 +36,6 @@ def test_an_unknown_name_is_looked_up_until_the_deadline(monkeypatch):
     assert coordinator.addresses_of_rank_0(place("no-such-host.invalid"), 0) == []
 
 
-@pytest.mark.parametrize(
-    ("of_the_name", "one_host", "expected"),
-    [
-        (["127.0.1.1"], False, ["192.168.0.5", "10.0.0.5"]),  # on Debian, the own name of a host
-        (["127.0.1.1"], True, ["127.0.1.1"]),
-        (["10.0.0.5", "192.168.0.5"], False, ["10.0.0.5", "192.168.0.5"]),
-        (["127.0.1.1", "10.0.0.5", "::1"], False, ["10.0.0.5"]),
-        (["127.0.0.1", "::1"], True, ["127.0.0.1"]),
-    ],
-)
-def test_rank_0_listens_at_each_address_by_which_other_hosts_may_know_it(monkeypatch, of_the_name, one_host, expected):
-    monkeypatch.setattr(network, "resolve", lambda *_: of_the_name)
-    monkeypatch.setattr(network, "own_addresses", lambda: ["192.168.0.5", "10.0.0.5"])
-    assert coordinator.addresses_of_rank_0(place("head", one_host), 0) == expected
-
-
 @pytest.mark.parametrize(("addresses", "named"), [(["192.0.2.77"], "192.0.2.77"), ([], "127.0.1.1")])
 def test_where_rank_0_cannot_be_reached_it_is_refused_at_once(monkeypatch, addresses, named):
     monkeypatch.setattr(network, "resolve", lambda *_: ["127.0.1.1"])

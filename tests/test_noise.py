@@ -1,28 +1,23 @@
 """Every run adds a line to the noise ledger; the between-run variance follows from these lines."""
 
-import dataclasses
 import math
 import multiprocessing as mp
 import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from collbench.analyze.analysis import analyze
-from collbench.analyze.between_run import between_run_scatter, smallest_changes
+from collbench.analyze.between_run import smallest_changes
 from collbench.analyze.comparability import machine_of_sessions
-from collbench.analyze.noise import entry_of
 from collbench.config import models
 from collbench.machine import environment, host
-from collbench.model.errors import StoreError
-from collbench.model.records import Case, Fault
+from collbench.model.records import Case
 from collbench.planning import plan
 from collbench.store import ledger
 from collbench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from conftest import ROOT, SAMPLING, invented_run, samples
+from conftest import ROOT, SAMPLING
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 CPU = {"model": "EPYC", "usable_cores": 2}
@@ -38,13 +33,6 @@ def entry(number: int, level: float = 1e-3, launch: float = 0.1, machine: Machin
 def append_many(root, first: int) -> None:
     for number in range(first, first + 50):
         ledger.append(root, entry(number))
-
-
-def test_noise_of_unlike_conditions_is_not_one_history():
-    conditions = {"cgroup_cpu_max": "30000 100000"}, {"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}, {"hostname": "b"}
-    for changed in conditions:
-        assert not HERE.is_same(machine_of_sessions([{"host": FACTS | changed}], SAMPLING))
-    assert HERE.is_same(machine_of_sessions([{"host": FACTS | {"boot_id": "boot 2", "python": "3.12"}}], SAMPLING))
 
 
 def test_two_runs_that_end_together_lose_no_line(tmp_path):
@@ -64,52 +52,6 @@ def test_torn_and_later_lines_are_skipped_and_a_resumed_run_counts_once(tmp_path
     (line,) = ledger.read(tmp_path)
     assert line.run == "run-1" and line.cases[CASE.key].mean_s == 2e-3
     assert ledger.read(tmp_path / "nowhere") == []
-
-
-def test_a_full_disk_is_one_line_and_leaves_whole_lines(small_disk):
-    with pytest.raises(StoreError, match="the disk is full"):
-        for number in range(10_000):
-            ledger.append(small_disk, entry(number))
-    assert (small_disk / ledger.FILE).read_bytes().endswith(b"\n")
-
-
-def test_the_line_of_a_run_has_the_scatter_at_each_level():
-    dice = np.random.default_rng(1)
-    made = []
-    for launch in range(1, 9):
-        level = 1e6 * np.exp(0.2 * dice.normal())
-        blocks = level * np.exp(0.1 * dice.normal(size=(6, 1)) + 0.05 * dice.normal(size=(6, 30)))
-        sample = samples(CASE, launch, np.stack([blocks.ravel()] * 2, axis=1))
-        made.append(dataclasses.replace(sample, timed=dataclasses.replace(sample.timed, blocks=(30,) * 6)))
-    run = dataclasses.replace(invented_run(made, launches=8), environment=[{"host": FACTS}])
-    line = entry_of(run, analyze(run))
-    noise = line.cases[CASE.key]
-    assert line.machine == HERE
-    assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13
-    settings = dataclasses.replace(run.plan.settings, faults=(Fault("late", 1),))
-    faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings))
-    assert entry_of(faulty, analyze(faulty)) is None
-
-
-def test_between_run_variance_is_estimated_in_addition_to_that_of_launches():
-    dice = np.random.default_rng(2)
-    variances = []
-    for _ in range(100):
-        levels = 1e-3 * np.exp(0.2 * dice.normal(size=8) + 0.1 / np.sqrt(8) * dice.normal(size=8))
-        entries = [entry(number, level) for number, level in enumerate(levels)]
-        scatter, freedom = between_run_scatter(entries, HERE)[CASE.key]
-        assert 1 <= freedom < 7  # the part that launches explain has been subtracted
-        variances.append(scatter**2)
-    assert 0.17 < np.sqrt(np.mean(variances)) < 0.23
-
-
-def test_only_enough_runs_of_the_same_machine_count():
-    entries = [entry(number) for number in range(8)]
-    assert CASE.key in between_run_scatter(entries, dataclasses.replace(HERE, boot="boot 2"))
-    for field in dataclasses.fields(HERE):
-        changed = between_run_scatter(entries, dataclasses.replace(HERE, **{field.name: "another"}))
-        assert (CASE.key in changed) is (field.name in {"boot", "nccl"}), field.name
-    assert not between_run_scatter(entries, HERE, without={"run-3"})
 
 
 def test_the_smallest_change_shrinks_with_launches_but_not_below_between_run_scatter():

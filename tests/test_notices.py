@@ -8,22 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analyze.notices import _OF_HOST, _OF_VARIABLES, BUSY, HostState
-from collbench.analyze.summaries import _OF_SUMMARY, STEAL
+from collbench.analyze.notices import _OF_HOST, _OF_VARIABLES, HostState
+from collbench.analyze.summaries import _OF_SUMMARY
 from collbench.catalog import splits
 from collbench.catalog.rules import ANYWHERE, HERE, Facts
 from collbench.model.conclusions import Stall, Summary
-from collbench.model.errors import StoreError
-from collbench.model.notices import Kind, Notice, kind_named, kinds
+from collbench.model.notices import Kind, kinds
 from collbench.model.records import Case, Machine
-from collbench.packages.replay.planning import CALLS_LEFT_OUT
-from collbench.packages.replay.replayed_calls import Replay
 from collbench.packages.training.catalog.strategies import OF_MODEL, OF_SHAPE, StepFacts
 from collbench.packages.training.planning.steps import OF_SCENARIO
 from collbench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions, Strategy
-from collbench.planning.plan import LAUNCH_MEMORY, SEVERAL_REASONS
-from collbench.report.notices import sentence
-from collbench.store import encoding
 from conftest import ROOT, invented_run
 
 BENCH = ROOT / "bench" / "collbench"
@@ -36,18 +30,6 @@ LATER = {"interop": {"rows"}, "replay": {"count", "calls"}}
 def fields(template: str) -> dict[str, str]:
     """Return the names of the values in a template → their formats."""
     return {name: spec or "" for _, name, spec, _ in string.Formatter().parse(template) if name is not None}
-
-
-def test_every_kind_has_a_sentence_and_a_name_of_its_own_and_is_found():
-    assert all(kind.text for kind in kinds())
-    with pytest.raises(ValueError, match="two kinds of notices are named busy"):
-        Kind("busy", "another sentence")
-    declared = {
-        node.args[0].value
-        for _, node in CALLS
-        if ast.unparse(node.func) == "Kind" and isinstance(node.args[0], ast.Constant)
-    }
-    assert declared <= set(kinds())
 
 
 def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
@@ -97,37 +79,6 @@ def test_the_values_of_each_rule_are_facts(rules, facts):
             assert set(fields(rule.kind.text)) <= rule.kind.of(facts, rule.names).values.keys()
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (
-            kind_named("crowded")(ranks=(4, 8), cores=1),
-            "4, 8 ranks share 1 core: they wait for a core as well as for data; use fewer ranks",
-        ),
-        (
-            kind_named("far-outliers")(far=3, iterations=40, causes=(STEAL(share=0.25),)),
-            "3 of 40 iterations are far outliers; seen meanwhile: the hypervisor took 25 % of a core",
-        ),
-        (kind_named("far-outliers")(far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
-        (
-            BUSY(host="node1", load=1.25, cores=2),
-            "host node1: the machine was busy at the start (load 1.25 on 2 cores); repeat when it is idle",
-        ),
-        (
-            SEVERAL_REASONS(
-                reasons=tuple(
-                    LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
-                    for needed in (2**30, 2**30 + 1, 2**31)
-                )
-            ),
-            "2 ranks on gloo need 1.00 GiB of memory; 1.00 MiB may be used here (and 1 other reason: see plan)",
-        ),
-    ],
-)
-def test_a_sentence_has_numbers_lists_causes_and_the_remedy(given, text):
-    assert sentence(given) == text
-
-
 # Without the kinds of packages loaded: read the notices of an import in a manifest, and a name of no kind.
 READ = """
 from collbench.store.facts import notices_of
@@ -150,26 +101,6 @@ def test_a_stored_notice_is_read_in_any_process():
         "0.kind: Value error, 'size-9': CollBench has no notice of this kind",
         "False",
     ]
-
-
-def test_values_that_a_file_lacks_are_an_error_of_one_line():
-    assert kinds()  # loads those of packages
-    for wrong in (
-        kind_named("job-ranks")(),
-        LAUNCH_MEMORY(ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
-        kind_named("repeated-cases")(size_bytes="x", operation="y", count=1),
-        Notice(kind_named("too-hot")),
-    ):
-        with pytest.raises(StoreError, match=f"a notice {wrong.kind} does not have"):
-            sentence(wrong)
-
-
-def test_reasons_and_replays_survive_the_way_to_a_rank():
-    why = kind_named("fewest-ranks")(op="broadcast", fewest=2)
-    left = Notice(CALLS_LEFT_OUT, {"operation": "broadcast", "why": (why,), "count": 3})
-    replay = Replay("a file", (), (), changes=(left,))
-    assert encoding.decoded(encoding.encoded(replay), Replay) == replay
-    assert sentence(left) == "3 × broadcast left out: broadcast needs 2 ranks or more"
 
 
 def test_the_list_has_each_kind_with_its_sentence_and_remedy(warm):

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from collbench.analyze.analysis import analyze
 from collbench.analyze.compare import compare
 from collbench.analyze.noise import entry_of
-from collbench.analyze.reading import once
 from collbench.analyze.summaries import headlines
 from collbench.analyze.trend import trend
 from collbench.model.records import Case
@@ -106,16 +104,3 @@ def test_the_time_is_the_same_text_everywhere(run):
     for case, row in zip(CASES, rows, strict=True):
         (printed_us,) = [float(cell) for cell in row[5:] if cell.replace(".", "").isdigit()][:1]
         assert printed_us == pytest.approx(time_of(case.size_bytes) * 1e6, abs=0.006)
-
-
-def test_a_conclusion_is_drawn_once_from_a_run_and_anew_from_another(run):
-    asked = []
-
-    @once
-    def measurements(run, launch):
-        asked.append(launch)
-        return sum(entry.launch == launch for entry in run.samples)
-
-    fewer = replace(run, samples=run.samples[:1])
-    assert [measurements(each, launch) for each in (run, fewer) for launch in (1, 2, 1)] == [2, 2, 2, 1, 0, 1]
-    assert asked == [1, 2, 1, 2]

@@ -129,17 +129,6 @@ def test_the_source_distribution_has_all_files_so_that_its_tests_pass(tmp_path):
     assert {name for name in names if not name.endswith("/.gitkeep")} <= there
 
 
-@pytest.mark.parametrize("address", ["", "https://localhost/collbench"])
-def test_the_metadata_has_no_link_to_a_file_of_the_repository_alone(tmp_path, address):
-    quiet_copy(tmp_path / "source")
-    constants = tmp_path / "source" / Path(pages.__file__).relative_to(ROOT)
-    constants.write_text(re.sub("(?m)^REPOSITORY = .*", f'REPOSITORY = "{address}"', constants.read_text()))
-    text = (built(tmp_path / "source", "prepare_metadata_for_build_wheel") / "METADATA").read_text()
-    targets = re.findall(r"\]\(([^)]*)\)", text)
-    assert all(target.startswith(f"{address}/blob/v{__version__}/") for target in targets)
-    assert bool(targets) == ("Project-URL: Source" in text) == ("![" in text) == bool(address)
-
-
 def test_files_agree_on_version_and_address():
     for name, line, expected in (
         ("CITATION.cff", r"version: (.*)", [__version__]),

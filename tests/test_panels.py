@@ -1,21 +1,16 @@
 """Pictures stay readable from one series to hundreds: common words are shown once, and nothing overlaps."""
 
 from dataclasses import replace
-from itertools import combinations
 
-import numpy as np
 import pytest
 from matplotlib import rc_context
-from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from collbench.catalog.collectives import OPERATIONS, busbw, usual
 from collbench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from collbench.model.records import Case, Variables
-from collbench.packages.training.report import plots as training
 from collbench.report.plots import figures, operations, panels, sizes
-from collbench.report.plots.comparison import LOOKS
-from collbench.report.plots.figures import COLOURS, MARKERS, PAPER, REPORT
+from collbench.report.plots.figures import PAPER, REPORT
 from collbench.report.plots.panels import MOST_SERIES
 from conftest import invented_run
 
@@ -99,14 +94,6 @@ def test_nothing_overlaps(results, medium):
                     assert not box.padded(-1).overlaps(other_box), (name, other, figure.texts[0].get_text())
 
 
-def test_points_are_at_their_true_sizes():
-    results = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 3, 4) for size in SIZES)
-    for draw in (sizes.time_against_size, sizes.bandwidth_against_size):
-        (figure,) = draw(RUN, results)
-        (axes,) = figure.axes
-        assert [container[0].get_xdata().tolist() for container in axes.containers] == 3 * [list(SIZES)]
-
-
 def test_an_interval_of_decades_is_cut_and_the_legend_states_so():
     results = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES)
     before = sizes.time_against_size(RUN, results)[0]
@@ -118,31 +105,6 @@ def test_an_interval_of_decades_is_cut_and_the_legend_states_so():
     low, high = figure.axes[0].get_ylim()
     assert low == pytest.approx(min(values) / sizes.FAR) and high == pytest.approx(max(values) * sizes.FAR)
     assert "an interval extends beyond the picture" in words(figure)
-
-
-def test_colours_are_distinguished_with_deuteranopia():
-    """Distances in CIELAB after Machado, Oliveira and Fernandes (2009), severity 1; red and green alone would be 20."""
-    assert min_distance(COLOURS) > 12
-    assert min_distance(["#AA3333", "#557711"]) < 12  # people who see red distinguish these colours
-    assert min_distance([colour for colour, _ in LOOKS.values()]) > 12
-    assert min_distance([look["facecolor"] for look in training.PARTS.values()]) > 12
-    assert len(set(MARKERS)) >= MOST_SERIES and len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
-
-
-def min_distance(colours) -> float:
-    points = [lab(colour) for colour in colours]
-    return min(float(np.linalg.norm(a - b)) for a, b in combinations(points, 2))
-
-
-def lab(colour: str):
-    """Return CIELAB of a colour as deuteranopes see the colour."""
-    sight = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    srgb = np.array(to_rgb(colour))
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    xyz = to_xyz @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
-    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def test_a_default_is_named_next_to_another_value():

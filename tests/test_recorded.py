@@ -1,7 +1,6 @@
 """Time in the calls of a recorded job is divided into moving and waiting only if everything needed was recorded."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -69,15 +68,6 @@ def test_clocks_that_contradict_the_calls_are_not_used():
     assert result.total.waited_s == pytest.approx(0) and result.ends_late is None and result.late is None
 
 
-def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
-    """Rank 1 did not record the first call: if calls were joined by place, rank 1 would seem late."""
-    first, second = call(9.0, sequence=7), call(1.0, sequence=8)
-    result = job([first, second], [second], [first, second])
-    assert result.total.waited_s == 0 and result.total.moved_s == pytest.approx(0.003 / 3)
-    assert result.total.unsplit_s == pytest.approx(0.018 / 3)
-    assert any("not every rank" in text for text in sentences(result.withheld))
-
-
 @pytest.mark.parametrize(
     ("ranks", "reason"),
     [
@@ -96,22 +86,6 @@ def test_times_that_cannot_be_divided_are_withheld_with_the_reason(ranks, reason
     assert "waiting  " not in written(findings.recorded_parts(result))
 
 
-def test_a_send_is_divided_on_nccl_alone():
-    """gloo's sender is done once its data is in the socket; NCCL's sender waits for the receiver."""
-    sends = [call(5.0, operation="send", group=(0, 1), peer=1)]
-    receives = [call(2.0, operation="recv", group=(0, 1), peer=0)]
-    assert job(sends, receives).total.waited_for == pytest.approx({1: 0.003 / 2})
-    assert job(sends, receives, backend="gloo").total.waited_s == 0
-
-
-def test_groups_are_distinguished():
-    pair, other = (0, 1), (2, 3)
-    slow = [[call(1.0, group=pair)], [call(1.0, group=pair)], [call(9.0, group=other)], [call(2.0, group=other)]]
-    result = job(*slow)
-    assert dict(result.groups)["ranks 2, 3"].waited_for == pytest.approx({3: 0.007 / 4})
-    assert result.kinds[0].groups == 2 and dict(result.groups)["ranks 0, 1"].waited_s == 0
-
-
 def test_time_of_calls_that_overlap_is_counted_once_if_there_is_a_timeline():
     """Two buckets begin together, and rank 2 comes 100 ms late: each bucket moves for 10 ms, one after the other."""
     early = [call(110.0, ran_ms=0.0), call(120.0, ran_ms=0.0, elements=200)]
@@ -126,12 +100,6 @@ def test_time_of_calls_that_overlap_is_counted_once_if_there_is_a_timeline():
     assert any("overlapped" in text for text in sentences(result.withheld))
 
 
-def test_exposed_time_is_given_if_computing_was_recorded_on_all_ranks():
-    computed = [call(4.0, 0.0, exposed_s=0.001)]
-    assert job(computed, [call(4.0, 0.0, exposed_s=0.003)], computed).total.exposed_s == pytest.approx(0.005 / 3)
-    assert job(computed, [call(4.0, 0.0)], computed).total.exposed_s is None
-
-
 def test_a_step_is_the_mean_of_the_recorded_steps():
     calls = [call(3.0, 10.0 * step, step=step) for step in (4, 5, 6)]
     result = job(calls, calls, [*calls, call(100.0, 90.0)])
@@ -139,36 +107,6 @@ def test_a_step_is_the_mean_of_the_recorded_steps():
     assert any("outside the recorded steps" in text for text in sentences(result.withheld))
     one = findings.recorded_sentence(job([call(2.0, step=7)], world=3))
     assert one.endswith("(Kineto, 1 of 3 ranks, 1 step)") and "2.00 ms per step" in one
-
-
-def test_without_durations_only_the_calls_are_reported():
-    untimed = [RecordedCall("all_reduce", "float32", 10, 10, group_size=2)]
-    result = job(untimed, untimed)
-    assert result.total is None and result.kinds[0].time.calls == 1 and result.withheld
-    assert "not recorded" in findings.recorded_sentence(result)
-
-
-def test_many_calls_do_not_take_minutes():
-    """The search is linear in the number of calls: lines of code are counted, as a busy machine has no steady clock."""
-
-    def lines_run(count):
-        ranks = [[call(1.0, 2.0 * number, sequence=number) for number in range(count)] for _ in GROUP]
-        events = 0
-
-        def tracer(*_):
-            nonlocal events
-            events += 1
-            return tracer
-
-        before = sys.gettrace()
-        sys.settrace(tracer)
-        try:
-            job(*ranks)
-        finally:
-            sys.settrace(before)
-        return events
-
-    assert lines_run(2_000) < 12 * lines_run(200)
 
 
 def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_together():
@@ -198,18 +136,6 @@ def test_among_equal_ranks_a_rank_is_hardly_ever_named(ranks, calls):
     assert culprits <= 4  # 5 % of the jobs are 1.5; 5 or more happen in one of fifty sets of jobs
 
 
-def test_a_rank_that_is_late_in_half_of_the_steps_is_named():
-    rng, hits = np.random.default_rng(1), 0
-    for _ in range(15):
-        late = 1 + 0.03 * rng.normal(size=(30, 8))
-        late[rng.random(30) < 0.5, 3] += 0.1
-        units = [{int(row.argmax()): float((row.max() - row).sum())} for row in late]
-        hits += named(units, range(8)) == 3
-    assert hits >= 13
-    # One step names no rank.
-    assert named([{3: 1.0}], range(8)) is named([], range(8)) is None and named([{3: 1.0}] * 3, range(8)) == 3
-
-
 def test_a_program_can_read_the_output_of_look(warm):
     recording = ROOT / "docs" / "example" / "replay" / "recording.calls.jsonl"
     done = warm("replay", str(recording), "--look", "--format", "json")
@@ -220,17 +146,6 @@ def test_a_program_can_read_the_output_of_look(warm):
     assert sum(kind["time"]["in_calls_s"] for kind in output["kinds"]) == pytest.approx(total["in_calls_s"])
     refused = warm("replay", "x.json", "--format", "json")
     assert refused.returncode == 2 and "--format goes with --look" in refused.stderr
-
-
-def test_without_ranks_the_file_is_named():
-    """The order of files does not give the numbers of ranks."""
-    ranks = [
-        RankRecording(f"host{n}.json", None, tuple(call(ms, step=step) for step in range(5)))
-        for n, ms in enumerate((5.0, 4.0, 1.0))
-    ]
-    result = recorded_job(CallList("Kineto", "nccl", 3, tuple(ranks)))
-    assert "for the rank of host2.json" in findings.recorded_sentence(result)
-    assert "the work of the rank of host2.json" in written(findings.recorded_parts(result))
 
 
 def test_sizes_and_bus_bandwidths_of_calls():
@@ -251,17 +166,6 @@ def test_unknown_times_are_null_and_not_zero():
     times = {kind["operation"]: kind["time"] for kind in findings.recorded_json(part)["kinds"]}
     assert times["broadcast"]["in_calls_s"] is None and times["all_reduce"]["in_calls_s"] == pytest.approx(0.002)
     assert "0.00 ns" not in written(findings.recorded_parts(part))
-
-
-def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_distinguished():
-    """torch numbers sends and receives by group: a rank with two peers has other numbers than a rank with one."""
-    send = [call(1.0, operation="send", peer=1, sequence=number, communicator="p") for number in (1, 2)]
-    recv = [call(3.0, operation="recv", peer=0, sequence=number, communicator="p") for number in (5, 9)]
-    result = job(send, recv, world=3)
-    assert result.total.waited_s == pytest.approx(0.002) and not result.total.unsplit_s
-    slow, fast = (call(5.0, sequence=1, communicator="a"), call(1.0, sequence=1, communicator="b"))
-    other = job(*([slow, fast] if rank else [fast, slow] for rank in range(3)))
-    assert other.total.waited_s == 0
 
 
 def test_kinds_without_timed_calls_stay_unknown_in_a_sum():

@@ -4,15 +4,11 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from collbench.packages.replay import store as call_file
 from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from collbench.packages.replay.replayed_calls import DURATION_NS, START_NS, replay_of
-from collbench.packages.replay.spans import attributed, free_until
 from conftest import ROOT
 
 ASYNC = {"duration_s": 0.002, "asynchronous": True}
@@ -129,21 +125,6 @@ def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
     planned = warm("plan", "sweep.yaml", "--set", "backends=[gloo]")
     assert planned.returncode == 0 and "all_reduce" in planned.stdout
     assert "2 × all_reduce float32" in (warm.folder / "sweep.yaml").read_text()
-
-
-def test_a_clock_that_stops_during_spans():
-    starts, stops = np.array([5.0, 0.0, 1.0]), np.array([6.0, 2.0, 3.0])
-    assert free_until(starts, stops, np.array([-1.0, 0.5, 3.0, 4.5, 5.5, 7.0])).tolist() == [-1, 0, 0, 1.5, 2, 3]
-    assert free_until(starts[:0], stops[:0], np.array([2.0])).tolist() == [2]
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
-def test_the_parts_of_calls_add_up_to_the_time_in_calls(spans):
-    starts, stops = [start for start, _ in spans], [start + took for start, took in spans]
-    parts = attributed(starts, stops)
-    assert (parts >= 0).all() and parts.sum() == len(
-        {moment for start, stop in zip(starts, stops, strict=True) for moment in range(start, stop)}
-    )
 
 
 # ── our own training, recorded by torch ──────────────────────────────────────────────────────────

@@ -4,15 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.catalog.collectives import ranks_together
-from collbench.model.divisions import WORLD
 from collbench.model.errors import ForeignError
-from collbench.model.records import Case, Machine
+from collbench.model.records import Machine
 from collbench.packages.replay import planning as replays
 from collbench.packages.replay.cli import _configuration
 from collbench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from collbench.packages.replay.replayed_calls import recording_in
-from collbench.report import labels
 from collbench.report.notices import sentences
 from conftest import ROOT
 
@@ -26,54 +22,6 @@ def recorded(*calls, world=2, others=()):
 
 def made(*calls, world=2, others=()):
     return replays.replay(recorded(*calls, world=world, others=others), "gloo", world)
-
-
-def test_the_same_ranks_make_the_same_calls():
-    gather = RecordedCall("all_gather", "bfloat16", 50, 100, group=(0, 1), group_size=2, asynchronous=True)
-    result = made(REDUCE, gather, REDUCE)
-    reduce_case, gather_case = result.cases
-    assert [[call.case for call in made.calls] for made in result.lists] == [[0, 1, 0]]
-    assert (reduce_case.op, reduce_case.size_bytes, reduce_case.depth, reduce_case.groups) == (
-        "all_reduce", 400, 2, WORLD,
-    )  # fmt: skip
-    assert (gather_case.op, gather_case.size_bytes, gather_case.dtype, gather_case.call) == (
-        "all_gather", 200, "bfloat16", "async",
-    )  # fmt: skip
-    assert result.changes == ()
-
-
-@pytest.mark.parametrize(
-    ("group", "groups", "changes"),
-    [
-        (tuple(range(8)), "world", ()),
-        ((0, 1), "contiguous:2", ()),
-        ((0, 4), "strided:2", ()),
-        ((1, 3), "strided:2@2", ()),
-        ((0, 3), "contiguous:2", (replays.NEARER_RANKS(operation="all_reduce", count=1),)),
-    ],
-)
-def test_every_rank_calls_in_a_group_like_that_of_the_recorded_rank(group, groups, changes):
-    result = made(replace(REDUCE, group=group, group_size=len(group)), world=8)
-    assert (str(result.cases[0].groups), result.changes) == (groups, changes)
-
-
-def test_another_number_of_ranks_is_refused():
-    with pytest.raises(ForeignError, match=r"recorded on 8 ranks, not on 4: give world_sizes: \[8\]"):
-        replays.replay(recorded(REDUCE, world=8), "gloo", 4)
-    assert len(replays.replay(recorded(REDUCE, world=None), "gloo", 4).cases) == 1
-
-
-def test_a_size_counts_the_shares_of_all_ranks():
-    """A gathered parameter and a reduced and scattered gradient have 800 elements."""
-    calls = [
-        RecordedCall("all_gather", "float32", 100, 800, group_size=8),
-        RecordedCall("reduce_scatter", "float32", 800, 100, group_size=8),
-        RecordedCall("all_to_all", "float32", 800, 800, group_size=8),
-        RecordedCall("gather", "float32", 100, 0, group_size=8),
-        RecordedCall("broadcast", "float32", 800, 800, group_size=8, root=5),
-    ]
-    result = made(*calls, world=8)
-    assert [case.size_bytes for case in result.cases] == [3200] * 5 and result.cases[-1].root == 5
 
 
 def test_parts_of_an_all_to_all_come_from_all_ranks_or_from_one():
@@ -178,17 +126,6 @@ def test_the_last_of_equal_steps_is_replayed():
     assert result.changes == (replays.LAST_STEP(steps=3),)
     odd = made(*calls, replace(REDUCE, elements_in=7, step=2))
     assert len(odd.of(0).calls) == 7 and odd.changes[0].kind is replays.STEPS_AS_ONE
-
-
-def test_the_key_names_the_calls_and_not_their_recorded_times():
-    base = Case("replay", "gloo", 2, "bytes", 0)
-    case = replays.case_of(made(REDUCE), base)
-    assert case.key.startswith("replay/gloo/n2/bytes/") and recording_in(case).calls == 1
-    assert labels.label(case).endswith(f" · 1 calls ({recording_in(case).digest})")
-    slower = replace(REDUCE, start_s=0.0, duration_s=9.0)
-    assert replays.case_of(made(slower), base).key == case.key
-    assert replays.case_of(made(replace(REDUCE, elements_in=101)), base).key != case.key
-    assert ranks_together(case) == 2
 
 
 @pytest.mark.parametrize(("gpus", "backend", "ranks"), [(7, "gloo", 8), (8, "nccl", 8)])

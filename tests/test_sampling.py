@@ -59,21 +59,6 @@ def test_a_noisy_case_goes_on_until_it_is_precise():
     assert within_launch(got.timed.slowest_s, got.timed.blocks).relative_half_width <= 0.05
 
 
-def test_steady_blocks_that_differ_are_not_precise():
-    """Each block is steady in itself, but blocks differ: a single contiguous stretch would have stopped at once."""
-    levels = iter(np.tile([0.001, 0.002], 200))
-    ranks = FakeRanks(lambda: 0.001)
-
-    def block(wanted):
-        level = next(levels)
-        ranks.draw = lambda: level
-        return ranks(wanted)
-
-    got = sample(settings(seconds_per_case=1.0, max_iterations=5000), block)
-    assert got.stopped_by == "time"
-    assert within_launch(got.timed.slowest_s, got.timed.blocks).relative_half_width > 0.05
-
-
 def test_a_hopeless_case_stops_by_time_and_within_it():
     got = sample(settings(seconds_per_case=0.3), FakeRanks(noisy(1.5)))
     assert got.stopped_by == "time"
@@ -92,12 +77,6 @@ def test_in_turns_the_number_of_blocks_follows_from_the_time_for_a_case(scale):
     assert (slow.stopped_by, len(slow.timed.blocks)) == ("time", 4) and not any(b.warmup for b in ranks.blocks[1:])
 
 
-@pytest.mark.parametrize("cycle", [1, 3])
-def test_a_slow_case_gets_four_blocks_of_one_cycle(cycle):
-    got = sample(settings(seconds_per_case=0.1), FakeRanks(noisy(0.5, mean=1.0)), cycle=cycle)
-    assert (got.stopped_by, got.timed.blocks) == ("time", (cycle,) * 4)
-
-
 @pytest.mark.parametrize(("call_s", "blocks"), [(0.02, (2,) * 4), (0.06, (1,) * 8), (0.11, (1,) * 6), (0.2, (1,) * 4)])
 def test_long_calls_are_made_eight_times_if_that_does_not_take_far_too_long(call_s, blocks):
     """The last two take longer than PATIENCE allows: measuring ends with the call that goes beyond it."""
@@ -109,29 +88,6 @@ def test_long_calls_are_made_eight_times_if_that_does_not_take_far_too_long(call
 def test_the_greatest_count_is_kept():
     got = sample(settings(max_iterations=60, seconds_per_case=60), FakeRanks(noisy(1.5)))
     assert (got.stopped_by, len(got.timed.duration_ns)) == ("count", 60)
-
-
-def test_a_small_fixed_count_is_one_block_and_looks_at_no_clock():
-    ranks = FakeRanks(noisy(0.5, mean=9.0))
-    got = sample(settings(iterations=7, warmup=4, seconds_per_case=0.0), ranks)
-    assert (got.stopped_by, got.timed.blocks) == ("count", (7,))
-
-
-@pytest.mark.parametrize("iterations", [FEWEST_ITERATIONS, 30, 103])
-def test_a_larger_fixed_count_is_four_blocks(iterations):
-    got = sample(settings(iterations=iterations), FakeRanks(noisy(0.5)))
-    assert (got.stopped_by, len(got.timed.duration_ns), len(got.timed.blocks)) == ("count", iterations, 4)
-
-
-def test_the_warm_up_ends_after_its_count_or_its_time():
-    """The calls before each block (here two) also count as warm-up."""
-    ranks = FakeRanks(lambda: 0.001, overhead=1.0)
-    got = sample(settings(warmup=7), ranks, first_s=0.001)
-    assert [block.warmup for block in ranks.blocks] == [7, 2, 2, 2, 2, 2]
-    assert len(got.warmup.duration_ns) == 17
-    ranks = FakeRanks(lambda: 0.02, overhead=1.0)
-    sample(settings(warmup=7), ranks, first_s=0.02)
-    assert [block.warmup for block in ranks.blocks] == [2, *[1] * (len(ranks.blocks) - 1)]
 
 
 @pytest.mark.parametrize("cycle", [1, 3])
@@ -155,32 +111,6 @@ def test_long_calls_get_one_warm_up_call_and_none_before_a_block():
     assert [block.warmup for block in ranks.blocks] == [1, *[0] * len(got.timed.blocks)]
 
 
-def test_the_rule_looks_at_the_slowest_rank():
-    draw = noisy(0.5, seed=4)
-
-    def block(wanted):
-        slow = np.array([draw() for _ in range(wanted.total)])
-        return timings(np.stack([np.full(wanted.total, 1e-5), slow], axis=1) * 1e9), float(slow.sum())
-
-    got = sample(settings(seconds_per_case=0.2), block)
-    assert got.stopped_by == "time"  # the steady rank alone would have stopped it at once
-
-
-def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most():
-    few, most = (Sampler(settings(iterations=8, warmup=1, warmup_s=9.0)) for _ in range(2))
-    for sampler, bound_rows in ((few, 1), (most, 2)):
-        while sampler.stopped_by is None:
-            block = sampler.block
-            bound = np.zeros(block.total, dtype=bool)
-            bound[block.warmup : block.warmup + bound_rows] = True
-            bound[: block.warmup] = True  # warm-up calls are ignored
-            durations = np.where(bound, 10**6, 10**3)[:, None]
-            sampler.add(timings(durations), 0.001, bound)
-    assert (few.timed.duration_ns == 10**3).all() and few.dispatch_bound == 0
-    assert few.left_out and few.left_out + len(few.timed.duration_ns) == 8
-    assert most.left_out == 0 and most.dispatch_bound and len(most.timed.duration_ns) == 8
-
-
 def test_blocks_are_whole_cycles_and_whole_cycles_are_left_out():
     """A GPU runs each block twice, once per clock; a partial cycle would shift the rounds of the second run."""
     sampler, totals = Sampler(settings(iterations=55, warmup=1, warmup_s=9.0), cycle=3), []
@@ -192,14 +122,3 @@ def test_blocks_are_whole_cycles_and_whole_cycles_are_left_out():
         sampler.add(timings(rounds[:, None]), 0.001, bound)
     assert all(count % 3 == 0 for count in totals) and sum(totals[1::2]) == 54
     assert (sampler.timed.duration_ns[:, 0] == np.tile([0, 1, 2], 14)).all() and sampler.left_out == 12
-
-
-@pytest.mark.parametrize(("bound_blocks", "kept"), [({0}, 5), ({1, 3, 5}, 3), ({0, 1, 2, 5}, 6)])
-def test_blocks_of_one_iteration_with_dispatching_are_left_out_too(bound_blocks, kept):
-    sampler, number = Sampler(settings(iterations=6, warmup=0), singly=True), 0
-    while sampler.stopped_by is None:
-        bound = np.array([number in bound_blocks])
-        sampler.add(timings(np.where(bound, 10**6, 10**3)[:, None]), 0.1, bound)
-        number += 1
-    assert len(sampler.timed.duration_ns) == sum(sampler.timed.blocks) == kept
-    assert sampler.left_out == 6 - kept and sampler.dispatch_bound == (0 if kept < 6 else len(bound_blocks))

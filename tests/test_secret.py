@@ -43,16 +43,6 @@ def test_the_secret_lies_in_a_private_file_for_as_long_as_processes_join(tmp_pat
         assert not files(tmp_path)
 
 
-def test_the_file_of_a_killed_job_is_replaced(tmp_path):
-    with secret_of(tmp_path, 0).made(PORT):
-        path, left = secret_of(tmp_path).path(PORT), secret_of(tmp_path).path(PORT).read_text()
-    path.write_text(left)
-    path.chmod(0o600)
-    with secret_of(tmp_path, 0).made(PORT) as key:
-        assert path.read_text() != left and secret_of(tmp_path).key(PORT) == key
-    assert not files(tmp_path)
-
-
 def test_two_jobs_of_one_size_in_one_folder_do_not_touch_each_others_secret(tmp_path):
     """torchrun gives both jobs the same job and the same port; the jobs run on different hosts."""
     jobs = [replace(secret_of(tmp_path, 0), place=replace(place(0), address=address)) for address in "ab"]
@@ -104,29 +94,6 @@ def test_a_secret_that_another_user_could_have_written_is_refused(tmp_path, chan
         with pytest.raises(ConfigError, match="COLLBENCH_SECRET") as caught:
             secret_of(tmp_path, 1, True).key(PORT)
         assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_rank_0_leaves_no_secret_in_a_folder_that_another_user_could_change(tmp_path):
-    secret = secret_of(tmp_path, 0, True)
-    secret.path(PORT).parent.mkdir(mode=0o777)
-    secret.path(PORT).parent.chmod(0o777)
-    with pytest.raises(ConfigError, match="not a private folder"), secret.made(PORT):
-        pass
-    assert not files(tmp_path)
-
-
-def test_without_a_shared_folder_the_variable_is_named(tmp_path):
-    (tmp_path / "shared").write_text("a file where the folder should be")
-    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), secret_of(tmp_path, 0).made(PORT):
-        pass
-
-
-@pytest.mark.parametrize("one_host", [False, True])
-def test_a_secret_that_the_user_has_chosen_needs_no_file(tmp_path, one_host):
-    with secret_of(tmp_path, 0, one_host, CHOSEN).made(PORT) as key:
-        assert secret_of(tmp_path, 1, one_host, CHOSEN).key(PORT) == key
-        assert secret_of(tmp_path, 1, one_host, CHOSEN + "x").key(PORT) != key
-        assert not files(tmp_path)
 
 
 def test_a_secret_that_could_be_guessed_is_refused(tmp_path):

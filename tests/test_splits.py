@@ -11,8 +11,6 @@ from collbench.catalog import collectives, splits
 from collbench.config.models import parse
 from collbench.model.errors import ConfigError
 from collbench.model.records import Case, Machine
-from collbench.planning.plan import expand
-from collbench.report.notices import sentence
 from collbench.report.plots import PICTURES
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
@@ -49,14 +47,6 @@ def test_every_rank_sends_all_it_has(text, ranks, elements):
     assert splits.most_received(splits.parse(text), ranks, elements) == most
 
 
-def test_ranks_receive_the_shares_of_their_law_and_seeds_choose_different_ranks():
-    hot = sorted(rows_of("hot:4", 8, 8_000)[0])
-    assert hot[-1] == 4_000 and sum(hot[:-1]) == 4_000
-    assert sorted(rows_of("zipf:1", 4, 2_500)[0], reverse=True) == [1200, 600, 400, 300]
-    assert rows_of("hot:4", 16, 1000) == rows_of("hot:4", 16, 1000)
-    assert len({tuple(rows_of(f"hot:4:seed={seed}", 16, 1000)[0]) for seed in range(20)}) > 4
-
-
 def test_distance_divides_as_alltoallv_perf_does():
     assert rows_of("distance:1", 4, 12) == [[0, 2, 4, 6], [6, 0, 2, 4], [4, 6, 0, 2], [2, 4, 6, 0]]
     assert rows_of("distance:0", 4, 12) == [[3] * 4] * 4
@@ -87,14 +77,6 @@ def test_mistakes_in_yaml_are_one_line(given_, message):
     with pytest.raises(ConfigError) as caught:
         parse(SKEWED.encode(), "x.yaml", [f"splits=[{given_}]"])
     assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_splits_that_a_world_cannot_have_are_skipped_with_the_reason():
-    plan = expand(parse(SKEWED.encode(), "x.yaml", ["world_sizes=[2]"]), MACHINE, 1)
-    reasons = {str(skip.case.splits).partition(":")[0]: sentence(skip.reason) for skip in plan.skips}
-    assert reasons["rows"] == "a matrix of 3 rows is for 3 ranks, not for 2"
-    assert "none can receive 2.5 times" in reasons["hot"]
-    assert {str(case.splits) for case in plan.cases} >= {"None", "zipf:1.2"}
 
 
 def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collbench.analyze.joining import facts, notices
-from collbench.analyze.summaries import summarize
-from collbench.machine import host
 from collbench.model.records import Case
-from collbench.rank import torch_names
 from collbench.report.notices import sentences
 from conftest import invented_run, samples
 
@@ -25,30 +22,6 @@ sizes: [4KiB]
 sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
 seed: 1
 """
-
-
-def test_joining_new_groups_and_first_calls_have_times_and_ranks_are_recorded_before_and_in_the_group(warm):
-    done = warm("run", warm.config(STARTUP), "--no-plots")
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = warm.only_run()
-    summaries = {(summary.case.op, summary.case.metric): summary for summary in summarize(run)}
-    assert set(summaries) == {
-        ("init_process_group", "isolated"), ("new_group", "isolated"),
-        ("all_reduce", "isolated"), ("all_reduce", "first"),
-    }  # fmt: skip
-    assert all(summary.time_s.kind == "range of launches" and summary.launches == 2 for summary in summaries.values())
-    joining = [s for s in run.samples if s.case.op == "init_process_group"]
-    assert all(s.timed.duration_ns.shape == (1, 2) for s in joining)
-    assert all(summary.time_s.low > 0 for summary in summaries.values())
-    launch, *_ = run.environment[0]["launches"]
-    assert launch["clocks"] is None  # ranks of one host have one clock
-    seen = launch["ranks"][0]["seen"]
-    before, joined = seen["before"]["joining"], seen["joined"]["joining"]
-    assert sum(joined["threads"].values()) > sum(before["threads"].values())
-    if torch_names.version() >= host.LOOP_THREAD_NAMED:
-        assert joined["threads"]["gloo_tcp_loop"] >= 1 and "gloo_tcp_loop" not in before["threads"]
-    assert joined["files"]["socket"] > before["files"]["socket"] and before["memory_bytes"] > 2**20
-    assert set(before["policies"]) == {"normal"} and before["affinity"] == joined["affinity"]
 
 
 def test_a_wrong_first_call_is_noticed(warm):
@@ -86,7 +59,3 @@ def test_a_run_warns_of_cores_that_were_taken_and_of_files_that_stayed():
         "gloo: 2 open files of a rank stayed after the end (2 pipe)",
     ]
     assert facts(run_with({"file": 3}))["open files of a rank (gloo)"] == "5"
-
-
-def test_a_damaged_record_gives_no_notices_and_no_facts():
-    assert notices(run_with("many")) == [] and facts(run_with({"file": 3}, threads="3")) == {}

@@ -1,6 +1,5 @@
 """Measurements are kept through crashes, full disks and manual edits; unreadable files are reported."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from collbench.model.errors import StoreError
 from collbench.model.notices import kind_named
-from collbench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
-from collbench.planning.plan import MEMORY_OF_BOTH, SEVERAL_REASONS
+from collbench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
+from collbench.planning.plan import SEVERAL_REASONS
 from collbench.report.notices import sentences
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
@@ -46,15 +45,6 @@ def write_lines(run, *lines: bytes) -> None:
             journal.append(entry)
 
 
-def test_a_run_is_read_as_it_was_written(run):
-    write_lines(run, line(1), line(2))
-    read = folders.read(run)
-    assert read.plan == PLAN
-    assert [s.launch for s in read.samples] == [1, 2]
-    assert read.samples[0].timed.duration_ns.tolist() == [[10, 12], [11, 13], [12, 14]]
-    assert (run / "config.yaml").read_bytes() == b"name: t\n"
-
-
 TIMES = st.integers(0, 2**50)
 ROWS = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(TIMES, min_size=n, max_size=n), min_size=1, max_size=9))
 REASONS = st.text('a \n"\\é☃\x00', max_size=8)
@@ -72,14 +62,6 @@ def test_any_samples_survive_the_way_through_a_line(rows, failure):
     after = encoding.samples_from_line(text)
     assert (after.case, after.launch, after.failure, after.stopped_by) == (case, 3, failure, "count")
     assert (after.timed.host_ns == array).all()
-
-
-def test_an_unknown_share_of_other_processes_is_null():
-    data = json.loads(line())
-    data["timed"] |= {"blocks": [1, 2], "foreign_cpu": [0.25, None]}
-    read = encoding.samples_from_line(json.dumps(data).encode())
-    assert read.timed.foreign_cpu == (0.25, None)
-    assert json.loads(encoding.samples_to_line(read)) == data
 
 
 def test_a_torn_last_line_counts_as_not_measured(run):
@@ -106,53 +88,12 @@ def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage)
     assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured; collbench", warning)
 
 
-@pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
-def test_missing_and_damaged_files_are_named(run, name):
-    text = (run / name).read_bytes()
-    (run / name).unlink()
-    with pytest.raises(StoreError, match=name):
-        folders.read(run)
-    if name != folders.SAMPLES:  # a damaged line of this file costs its case only
-        (run / name).write_bytes(text[:-5] + b"{{{\n")
-        with pytest.raises(StoreError, match=name):
-            folders.read(run)
-
-
-def test_reasons_are_read_as_they_were_written_and_those_of_another_version_are_refused(run):
-    why = MEMORY_OF_BOTH(needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
-    state = AbState(0.05, 60.0, False, "3", 1, why)
-    assert encoding.validated(AbState, json.loads(json.dumps(dataclasses.asdict(state)))) == state
-    path = run / "plan.json"
-    path.write_text(path.read_text().replace('"low-capability"', '"no-mood"'))
-    with pytest.raises(StoreError, match=r"plan\.json: .*'no-mood': CollBench has no notice of this kind") as caught:
-        folders.read(run)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_newer_schema_and_a_folder_that_is_no_run_are_refused(run, tmp_path):
-    folders.update_manifest(run, schema=folders.SCHEMA + 3)
-    with pytest.raises(StoreError, match=f"schema {folders.SCHEMA + 3}.*schema {folders.SCHEMA}"):
-        folders.read(run)
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(StoreError, match="not a run folder"):
-            folders.read(path)
-
-
 def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
     assert folders.read_manifest(run)["status"] == "interrupted"  # "running" is written, but no process runs
     with Journal(run):
         assert folders.read_manifest(run)["status"] == "running"
         with pytest.raises(StoreError, match="another process"), Journal(run):
             pass
-
-
-def test_a_line_goes_to_the_end_whatever_another_process_appended(run):
-    with Journal(run) as journal:
-        journal.append(line(1))
-        with (run / "samples.jsonl").open("ab") as other:
-            other.write(line(1) + b"\n")
-        journal.append(line(2))
-    assert [line.strip() for line in (run / "samples.jsonl").read_bytes().splitlines()] == [line(1), line(1), line(2)]
 
 
 def test_writing_follows_no_link(run, tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from collbench.cli import terminal
 from collbench.model.visible import visible
 from collbench.packages.replay.recorded_calls import CallList, RankRecording
 from collbench.packages.replay.report import calls_config
@@ -59,39 +58,9 @@ def test_a_pipe_an_endless_file_or_words_for_numbers_do_not_stop_list(warm, run,
         assert done.returncode == 0 and run.name in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", ["plan.json", "environment.json"])
-def test_a_pipe_for_a_file_of_a_run_is_one_line(warm, run, name):
-    pipe(run / name)
-    for verb in ("report", "resume"):
-        done = warm(verb, run.name, timeout=20)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "not a plain file" in done.stderr, done.stderr
-
-
-def test_pictures_are_not_written_through_a_link(warm, run, tmp_path):
-    figures = tmp_path / "figures"
-    figures.mkdir()
-    (figures / "time.png").write_text("mine")
-    folders.update_manifest(run, output=str(run.resolve()))
-    (run / "plots").symlink_to(figures)
-    assert warm("report", run.name).returncode == 0
-    assert [(path.name, path.read_text()) for path in figures.iterdir()] == [("time.png", "mine")]
-
-
 def test_characters_that_xml_cannot_hold_are_escaped():
     assert visible("a\ufffeb\uffff") == "a\\ufffeb\\uffff"
     ElementTree.fromstring(f"<a>{visible(chr(0xFFFE))}</a>")
-
-
-@pytest.mark.parametrize("closed", [0, 1, 2])
-def test_a_closed_standard_stream_is_opened_for_ranks(monkeypatch, closed):
-    """Some daemons and cron jobs close these streams; every case then failed for good, with an empty log."""
-    child = os.fork()
-    if child == 0:
-        os.close(closed)
-        setattr(sys, ("stdin", "stdout", "stderr")[closed], None)
-        terminal.open_streams()
-        os._exit(not all(map(os.get_inheritable, (0, 1, 2))))
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_ranks_of_a_run_without_standard_streams_measure(cli):
@@ -187,15 +156,6 @@ def test_a_plan_that_needs_more_memory_than_there_is_is_not_resumed(warm, run):
     (run / "plan.json").write_text(re.sub(r'"world_size": ?\d+', '"world_size": 3000', text))
     done = warm("resume", run.name)
     assert done.returncode == 3 and "3000 ranks on gloo need" in done.stderr and "may be used here" in done.stderr
-
-
-def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm, run):
-    """A run folder may have come from somebody else."""
-    changed = json.loads((run / "plan.json").read_text())
-    changed["cases"][0]["settings"] = {"pairs": [["NCCL_NET_PLUGIN", "evil"]]}
-    (run / "plan.json").write_text(json.dumps(changed))
-    done = warm("resume", run.name, "--no-plots")
-    assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_configuration_of_the_folder_that_hides_a_shipped_one_is_reported(warm):

@@ -16,7 +16,7 @@ from collbench.launch import sweep
 from collbench.launch.supervisor import LaunchOutcome
 from collbench.model.errors import UnmeasurableError
 from collbench.model.records import Case, Failure, Launch, Samples
-from collbench.report.document import answer, as_markdown, brief
+from collbench.report.document import answer, brief
 from collbench.report.notices import sentences
 from collbench.report.plots import sizes
 from collbench.report.view import View
@@ -119,31 +119,6 @@ def test_a_summary_has_the_values_that_were_put_in(made, values, said):
     assert said in " ".join(sentences(summary.notices))
 
 
-def test_a_value_equal_in_all_cases_is_a_line_and_of_a_single_case_a_column():
-    cases = [CASE, dataclasses.replace(CASE, size_bytes=4 * CASE.size_bytes)]
-    measured = [samples(case, i, steady(1 + i / 100, seed=i)) for case in cases for i in range(1, 6)]
-    texts = []
-    for count in (1, 2):
-        run = invented_run([s for s in measured if s.case in cases[:count]], launches=5)
-        texts.append(as_markdown(View(run, analyze(run))))
-    assert "The same in all cases:" not in texts[0] and " launches |" in texts[0]
-    assert "The same in all cases:" in texts[1] and "launches 5" in texts[1] and " launches |" not in texts[1]
-
-
-def test_a_report_calls_the_range_of_few_launches_no_interval():
-    few = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)]
-    run = invented_run(few, launches=3)
-    text = as_markdown(View(run, analyze(run)))
-    assert "over 3 launches (new ranks in each) with its range of launches" in text
-    assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
-
-
-def test_at_one_rank_nothing_is_communicated():
-    alone = Case("all_reduce", "gloo", 1, "float32", 4096)
-    (summary,) = summarize(invented_run([samples(alone, 1, ms(*[[1]] * 20))]))
-    assert summary.algbw is summary.busbw is None and summary.time_s is not None
-
-
 def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     (busy,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]))
     (idle,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=2.0)]))
@@ -175,17 +150,6 @@ def test_percentiles_need_their_count():
     assert percentiles(35) == ["p50_s"]
     assert percentiles(36) == percentiles(367) == ["p10_s", "p50_s", "p90_s"]
     assert percentiles(368) == ["p10_s", "p50_s", "p90_s", "p99_s"]
-
-
-@pytest.mark.parametrize(
-    ("quota", "limited"),
-    [("max 100000", False), ("not available", False), ("50000 100000", True), ("notional 1", True), (None, False)],
-)
-def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
-    host = {"hostname": "h"} if quota is None else {"hostname": "h", "cgroup_cpu_max": quota}
-    run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
-    texts = sentences_of_run(run, summarize(run))
-    assert any("a cgroup limits the CPU" in text for text in texts) == limited
 
 
 def test_throttling_is_reported():
@@ -221,14 +185,6 @@ def test_health_of_gpus_and_adapters_of_any_host_is_reported():
     assert "segments" not in with_sessions({"health": lossy}, job=local, hosts=[{}])
     assert "segments" not in with_sessions({"health": lossy}) + with_sessions({"health": few})
     assert "GPU 4" not in text and "energy" not in text and "xmit" not in text
-
-
-def test_gpus_that_cuda_counts_in_another_order_are_reported():
-    host = {"hostname": "a", "gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}]}
-    ranks = [{"hostname": "a", "device": "cuda:0", "device_uuid": "GPU-2"}]
-    assert "CUDA_DEVICE_ORDER" in with_sessions({"ranks": ranks}, host=host)
-    ranks[0]["device_uuid"] = "GPU-1"
-    assert "CUDA_DEVICE_ORDER" not in with_sessions({"ranks": ranks}, host=host)
 
 
 @pytest.mark.parametrize(
@@ -268,13 +224,6 @@ def measured():
 def nccl_choices():
     texts = (WAYS, line(2**10, "RING", "LL", 1), line(2**20, "NVLS", "SIMPLE", 16), line(2**21, "NVLS", "SIMPLE", 16))
     return sweep._chosen(Launch("nccl", 8, 0, CASES), LaunchOutcome(chosen=texts))
-
-
-def test_the_last_call_of_each_case_counts():
-    choices = nccl_choices()
-    assert choices[CASES[0].key]["algorithm"] == "RING" and choices[CASES[0].key]["channels"] == 1
-    assert choices[CASES[2].key]["transports"] == ["P2P/CUMEM"]
-    assert sweep._chosen(Launch("nccl", 8, 0, CASES), LaunchOutcome()) == {}
 
 
 def test_sizes_at_which_the_choice_changes_are_found():

@@ -8,19 +8,15 @@ from multiprocessing import Pipe
 
 import pytest
 
-from collbench.launch import supervisor, sweep, turns
+from collbench.launch import supervisor, turns
 from collbench.launch.ranks import Ranks
 from collbench.launch.supervisor import (
     Evidence,
-    LaunchOutcome,
     explain_exit,
     explain_hang,
-    first_line,
-    innermost_frame,
     nccl_errors,
     watchdog,
 )
-from collbench.model.records import Case, Failure, Launch
 from collbench.protocol import messages
 from collbench.rank.process import one_line
 
@@ -104,28 +100,6 @@ def test_a_failure_after_the_machine_stood_still_is_not_the_fault_of_the_case(mo
     assert "stood still" in outcome.failure.text and "timed out" in outcome.failure.text
 
 
-# ── which case is to blame, and ranks that cannot be ended ───────────────────────────────────────
-CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 2**30, 65536))
-
-
-@pytest.mark.parametrize(("position", "size"), [(None, 2**30), (0, 4096), (2, 65536)])
-def test_before_the_first_case_the_largest_is_taken_out(position, size):
-    """Ranks that end while they take memory for all cases have not entered a case yet."""
-    outcome = LaunchOutcome(position=position, ready_s=1.0, failure=Failure("raised", 0, "out of memory"))
-    kept = []
-    remaining = sweep._after(Launch("gloo", 2, 1, CASES), outcome, lambda case, line, failure: kept.append(case))
-    assert [case.size_bytes for case in kept] == [size]
-    assert {case.size_bytes for case in remaining.cases} == {4096, 2**30, 65536} - {size}
-
-
-def test_a_rank_that_cannot_be_ended_is_reported():
-    """It waits for a device, and no signal ends it."""
-    rank, killed = SilentRank(), []
-    rank.state, rank.kill, rank.join = "disk-sleep", lambda: killed.append(True), lambda seconds: None
-    message = Ranks([rank], lambda: None).kill()
-    assert killed and "rank 0 (disk-sleep) did not end within" in message
-
-
 # ── rank in the evidence ─────────────────────────────────────────────────────────────────────────
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
 IN_MPI = "in _on_cpu (/x/rank/timing.py:118)"
@@ -151,11 +125,6 @@ def timeout(rank, enqueued):
 
 
 DUMP = "[rank2]:[E1101 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder dump signal\n"
-
-
-def test_the_watchdog_of_nccl_names_ranks_that_waited():
-    assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == ({0, 1}, {0: 810, 1: 809})
-    assert watchdog("") == (set(), {})
 
 
 def logged(log, *exit_codes):
@@ -209,15 +178,6 @@ def test_an_end(ranks, kind, rank):
     assert "\n" not in failure.text
 
 
-def test_ranks_that_all_leave_at_once_are_quoted():
-    """Ranks of MPI do so: the library prints why it cannot begin."""
-    printed = first_line('----\n\nThe "sm" transport is no longer available.\nMore.\n----')
-    failure = explain_exit([Evidence(rank, exit_code=1, printed=printed) for rank in (0, 1)])
-    assert failure.rank is None and failure.text.endswith(
-        'the first line that they printed: The "sm" transport is no longer available.'
-    )
-
-
 @pytest.mark.parametrize(
     ("ranks", "rank"),
     [
@@ -235,12 +195,6 @@ def test_a_hang(ranks, rank):
     failure = explain_hang([replace(evidence, waits_in=FILES) for evidence in ranks], 5.0)
     assert (failure.kind, failure.rank) == ("hang", rank)
     assert "5 s" in failure.text
-
-
-def test_a_stack_is_read_from_its_innermost_frame():
-    dump = 'Current thread 0x1 (most recent call first):\n  File "/a/b.py", line 3 in f\n  File "/c.py", line 9 in g\n'
-    assert innermost_frame(dump) == "in f (/a/b.py:3)"
-    assert innermost_frame("") is None
 
 
 # Log of torch 2.14 when ncclCommGetAsyncError returned an error on rank 1.

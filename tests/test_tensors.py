@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from collbench.catalog.dtypes import rounding
-from collbench.catalog.rules import ANYWHERE, Facts
-from collbench.model.notices import first
 from collbench.model.records import Case
 from collbench.planning.footprint import calls_between_refills
 from collbench.rank.collectives import Subgroup
@@ -78,30 +76,6 @@ def test_every_buffer_begins_at_a_multiple_of_512_bytes_or_one_element_further(a
 
 
 # ── float8 ───────────────────────────────────────────────────────────────────────────────────────
-def float8(*values):
-    return torch.tensor([values], dtype=torch.float32).to(torch.float8_e4m3fn)
-
-
-@pytest.mark.parametrize(
-    ("got", "tolerance", "at"),
-    [
-        (float8(16.0, -2.0), 0.0, None),
-        (float8(16.0, -2.25), 0.25, None),  # the next number: a byte more, and an eighth of the value
-        (float8(16.0, -2.25), 0.0, (0, 1)),
-        (float8(16.0, -4.0), 0.25, (0, 1)),
-        (float8(-16.0, -2.0), 0.25, (0, 0)),  # the sign is one bit of 8, and by bytes within 128 of 208
-    ],
-)
-def test_averages_of_float8_are_compared_as_numbers(got, tolerance, at):
-    assert _difference(got, float8(16.0, -2.0), tolerance) == at
-
-
-def test_bools_that_were_added_as_bytes_are_true():
-    got = torch.tensor([[2, 0, 1]], dtype=torch.uint8).view(torch.bool)
-    assert _difference(got, torch.tensor([[True, False, True]]), 0.0) is None
-    assert _difference(got, torch.tensor([[True, False, False]]), 0.0) == (0, 2)
-
-
 @pytest.mark.parametrize(
     ("dtype", "reduce_op", "ranks"),
     [
@@ -135,14 +109,3 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
         assert all(_difference(result[None], want[None], tolerance) is None for result in got)
         missing = added((own[1:] * before).to(kind), tree)
         assert _difference(missing[None], want[None], tolerance) is not None
-
-
-def test_reductions_that_no_data_could_verify_are_refused():
-    def reason(dtype, reduce_op, ranks):
-        return first(ANYWHERE, Facts(Case("all_reduce", "nccl", ranks, dtype, 4096, reduce_op)))
-
-    assert reason("bfloat16", "sum", 4096) is None
-    assert reason("bfloat16", "avg", 48).kind == "inexact", "roundings would hide a wrong element"
-    assert reason("float8_e5m2", "avg", 6).kind == "inexact"
-    assert reason("float8_e4m3fn", "avg", 512) is None
-    assert reason("float8_e4m3fn", "avg", 1024).kind == "inexact"

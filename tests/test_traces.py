@@ -4,12 +4,10 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import pickle
 import pickletools
 import resource
 import struct
-import sys
 import tarfile
 
 import pytest
@@ -22,7 +20,7 @@ from collbench.packages.replay import store as call_file
 from collbench.packages.replay.analyze.recorded import recorded_job
 from collbench.packages.replay.importers import FILES_NO_RECORDING, FILES_OF_OTHER_FORMAT, recordings
 from collbench.packages.replay.recorded_calls import INCOMPLETE_CALLS, RECORDED_LEFT_OUT, UNSURE_OPERATORS
-from collbench.report.notices import sentence, sentences
+from collbench.report.notices import sentences
 
 PAIR = {"Process Group Ranks": "[0, 1]"}
 
@@ -143,21 +141,6 @@ def test_a_date_or_a_step_in_a_name_is_not_a_rank(name, rank):
     assert recordings.rank_of(name) == rank
 
 
-def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path):
-    def ranks_of(**files):
-        paths = [written(tmp_path, f"{name.replace('_', '.')}.json", content) for name, content in files.items()]
-        job = traces.read(paths)
-        return [rank.rank for rank in job.ranks], job.world_size
-
-    events = [param_event(100, "allreduce", **{"Process Group Ranks": "[2, 10]"}), kernel(110, 50, 100)]
-    assert ranks_of(trace_10=bare(events), trace_2=bare(events))[0] == [2, 10]
-    assert ranks_of(trace_9=kineto(events, rank=0), trace_8=kineto(events, rank=1))[0] == [0, 1]
-    assert ranks_of(step_7=kineto([*events[1:], param_event(100, "allreduce")], rank=None)) == ([None], 4)
-    repeated = [[param_event(ts, "allreduce", **PAIR), kernel(ts + 10, ts / 2, ts)] for ts in (100, 200)]
-    paths = [written(tmp_path, f"{host}-1.json", bare(made)) for host, made in zip("ab", repeated, strict=True)]
-    assert [rank.rank for rank in traces.read(paths).ranks] == [None, None]
-
-
 def job_of_two(tmp_path, second_begins_s, steps=((1, 2, 3), (1, 2, 3))):
     """Return a recording of two ranks, one all-reduce per step of 1 s; rank 1 is 10 ms late, so that rank 0 waits."""
     paths = []
@@ -175,17 +158,6 @@ def job_of_two(tmp_path, second_begins_s, steps=((1, 2, 3), (1, 2, 3))):
 def test_files_of_two_jobs_are_refused(tmp_path):
     with pytest.raises(ForeignError, match=r"begins 3598 s after rank0\.json ends: give files of one recording"):
         job_of_two(tmp_path, 3600)
-
-
-def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
-    """Step 2 is rank 0's second and rank 1's first; values per step were once divided by the steps of all ranks."""
-    job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
-    assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
-    assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
-    assert job.total.waited_for == {1: pytest.approx(1 / 3 * 10e-3, rel=0.01)}
-    assert says(job, "not every rank of the group recorded")
-    job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
-    assert job.total.calls == pytest.approx(1) and says(job, "different numbers of steps")
 
 
 @pytest.mark.parametrize(
@@ -257,32 +229,6 @@ def test_kineto_without_metadata(tmp_path):
     assert exchange.elements_in is None and exchange.splits_in is None
 
 
-@pytest.mark.parametrize(
-    ("name", "operation", "sizes"),
-    [
-        ("all_gather_single", "all_gather", (100, 200)),
-        ("all_gather_v", "all_gather", (100, 200)),
-        ("reduce_scatter_single", "reduce_scatter", (200, 100)),
-        ("reduce_scatter_v", "reduce_scatter", (200, 100)),
-        ("all_to_all_v_single", "all_to_all_uneven", (200, 200)),
-    ],
-)
-def test_names_of_torchcomms_are_known(tmp_path, name, operation, sizes):
-    _, job = looked_at(tmp_path, param_event(100, name, **{"In msg nelems": sizes[0], "Out msg nelems": sizes[1]}))
-    (kind,) = job.kinds
-    assert (kind.operation, kind.size_bytes) == (operation, None if name.startswith("all_to") else 800)
-
-
-def test_parts_of_unequal_size_are_one_call(tmp_path):
-    """The ranks of a reduce_scatter_v receive parts of different sizes."""
-    paths = []
-    for rank, part in ((0, 50), (1, 150)):
-        sizes = {"In msg nelems": 200, "Out msg nelems": part, **PAIR}
-        events = [param_event(100, "reduce_scatter_v", **sizes), kernel(110, 50, 100)]
-        paths.append(written(tmp_path, f"r{rank}.json", kineto(events, rank=rank, world_size=2)))
-    assert recorded_job(traces.read(paths)).total.moved_s == pytest.approx(50e-6)
-
-
 def test_only_kernels_show_when_calls_ran_and_what_ran_meanwhile(tmp_path):
     """Ten calls of 5 ms, enqueued 50 µs apart, run one after another: computing overlaps only with the first."""
     events = [param_event(100 + 50 * number, "allreduce") for number in range(10)]
@@ -312,48 +258,6 @@ def test_a_kernel_that_ran_several_calls_belongs_to_each_of_them(tmp_path):
     assert not read_events(tmp_path, BATCH[0], *BATCH[2:]).ranks[0].calls[0].batched
 
 
-@pytest.mark.parametrize(
-    ("name", "exposed_us", "unclaimed_us"),
-    [
-        ("gemm", 20, 0),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", 20, 0),
-        ("void splitKreduce_kernel<32, 16>", 20, 0),
-        ("void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>>", 20, 0),
-        ("void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits>", 20, 0),
-        ("cutlass::device_kernel<flash::FlashAttnFwdCombine<float>>", 20, 0),
-        ("occlusion_kernel", 20, 0),
-        ("void dpsk::ep::internode::combine<__nv_bfloat16, 8>(float*)", 50, 70),
-        ("EpDispatchIntraNodeKernel", 50, 70),
-        ("void vllm::cross_device_reduce_1stage<half, 2>(...)", 50, 70),
-        ("oneccl_reduce_base<float, 2>", 50, 70),
-        ("hcclAllReduce", 50, 70),
-        ("vendor_all_to_all_v2", 50, 70),
-        ("(anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", 50, 70),
-        ("moe_combine", None, 0),
-        ("triton_poi_fused_all_gather_into_tensor_wait_tensor_0", 20, 0),
-        ("void layernorm_blockAllReduceSum<float>", 20, 0),
-        ("fusedMoeCommKernel", None, 0),
-        ("oneshot_lamport_kernel", None, 0),
-        ("gemm_ar_kernel", None, 0),
-    ],
-)
-def test_what_a_kernel_of_no_call_does_follows_from_its_name(tmp_path, name, exposed_us, unclaimed_us):
-    """Communication is never computing, and where the name shows neither, the exposed time is withheld."""
-    other = kernel(90, 70, 7, stream=9, name=name)
-    later = [computing(115, 35), param_event(300, "allreduce"), kernel(310, 5, 300)]
-    known, job = looked_at(tmp_path, param_event(100, "allreduce"), kernel(100, 50, 100), other, computing(500, 9))
-    assert known.ranks[0].unclaimed_s == pytest.approx(unclaimed_us * 1e-6)
-    expected_s = 0.0 if exposed_us == 20 else None if exposed_us is None else 50e-6
-    assert job.total.exposed_s == (expected_s if expected_s is None else pytest.approx(expected_s, abs=0))
-    text = findings.recorded_sentence(job)
-    assert ("at least" in text) == (exposed_us != 20)
-    assert ("kernels that belong to no recorded call took 70.0 µs" in text) == bool(unclaimed_us)
-    assert says(job, "it may communicate or compute") == (exposed_us is None)
-    # A kernel that decides nothing withholds nothing.
-    _, job = looked_at(tmp_path, param_event(100, "allreduce"), kernel(400, 50, 100), other, *later)
-    assert job.total.exposed_s == pytest.approx(55e-6)
-
-
 def test_a_kernel_that_a_call_launched_communicates_whatever_its_name_is(tmp_path):
     """By the id of the call, of the dispatcher's operator around it, or by the time and thread of the launch."""
     call, around = param_event(100, "allreduce"), operator(95, "allreduce_", [], 60, **{"External id": 95})
@@ -366,19 +270,6 @@ def test_a_kernel_that_a_call_launched_communicates_whatever_its_name_is(tmp_pat
         assert job.total is None or job.total.exposed_s == 0
     copied = kernel(300, 50, 7, correlation=3, name="void at::native::elementwise_kernel<128>")
     assert read_events(tmp_path, call, around, launched, copied).ranks[0].unclaimed == 0
-
-
-@pytest.mark.parametrize("library", ["nccl", "rccl", "xccl", "hccl", "zccl", "mpi", "ucc", "gloo"])
-def test_annotations_of_every_library_are_calls(tmp_path, library):
-    """The tensor of a barrier (its operator has one, its annotation none) keeps none of both apart."""
-    events = [operator(100, "allgather_", [[], []], 90), operator(900, "barrier", [[1], []], 90)]
-    events += [event(f"{library}:allgather", 105, 80, 1, "user_annotation")]
-    events += [event("gloo:barrier", 905, 80, 2, "user_annotation")]
-    recorded, job = looked_at(tmp_path, *events)
-    times = [(call.operation, us(call.duration_s)) for call in recorded.ranks[0].calls]
-    gathered = 80 if library == "gloo" and times[0][1] else None
-    assert times == [("all_gather_list", gathered), ("barrier", 80)]
-    assert not recorded.notices and ("at least" in findings.recorded_sentence(job)) == (gathered is None)
 
 
 def test_operators_that_may_be_calls_make_the_time_a_least_time(tmp_path):
@@ -520,33 +411,6 @@ def dump(folder, entries, name="fr_rank2.json"):
     return traces.read([written(folder, name, recorder() | {"entries": whole})])
 
 
-def test_flight_recorder(tmp_path):
-    recorded = dump(tmp_path, [{"duration_ms": 1.5}], "fr_rank5.json")
-    (call,) = recorded.ranks[0].calls
-    assert (recorded.ranks[0].rank, call.elements_in, call.group, call.sequence) == (5, 22, (2, 5), 3)
-    assert (call.start_s, call.duration_s) == (0.0, 0.0015)
-    recorded = dump(tmp_path, [{"profiling_name": "nccl:send 1->0", "is_p2p": True, "state": "started"}])
-    (call,) = recorded.ranks[0].calls
-    assert (call.operation, call.peer) == ("send", 2)
-    assert recorded.notices == (INCOMPLETE_CALLS(count=1),)
-
-
-def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
-    """torch writes pickles when a job hangs, each text once; afterwards it refers to the text."""
-    entries = recorder(frames=["a/long/path/of/a/module.py"] * 20)["entries"] * 2000
-    plain = pickle.dumps(recorder() | {"entries": [dict(entry) for entry in entries]}, protocol=2)
-    calls = traces.read([written(tmp_path, "dump_5", plain)]).ranks[0].calls
-    assert len(calls) == 2000 and calls[0].operation == "all_reduce"
-
-    class Evil:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path}/ran",)
-
-    with pytest.raises(ForeignError, match="no class"):
-        traces.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     made = (
         {"profiling_name": "nccl:send 0->1", "state": "scheduled"},
@@ -561,21 +425,6 @@ def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     ]  # fmt: skip
     assert recorded.notices == (INCOMPLETE_CALLS(count=1),)
     assert findings.recorded_sentence(recorded_job(recorded)).startswith("calls took at least 3.00 ms")
-
-
-def test_batches_of_torch_2_4_have_no_number_of_their_own(tmp_path):
-    """If the ring buffer begins inside a batch, the time of that batch is unknown."""
-    entries = []
-    for number in range(6):
-        more = {"profiling_name": "nccl:send 0->1", "state": "scheduled"}
-        if number % 2:
-            more = {"profiling_name": "nccl:coalesced", "duration_ms": float(number)}
-        entries.append({"record_id": number, "is_p2p": True, "collective_seq_id": number // 2, **more})
-    recorded = dump(tmp_path, entries)
-    assert [call.duration_s for call in recorded.ranks[0].calls] == [pytest.approx(ms / 1e3) for ms in (1, 3, 5)]
-    ring = [entry | {"record_id": entry["record_id"] + 70} for entry in entries]
-    assert dump(tmp_path, ring).ranks[0].calls[0].duration_s is None
-    assert len(dump(tmp_path, ring[1:]).ranks[0].calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -604,27 +453,6 @@ def log(folder, lines, name="a.log"):
     return written(folder, name, "\n".join(map(json.dumps, lines)).encode())
 
 
-def test_inspector_counts_bytes_of_one_rank(tmp_path):
-    recorded = traces.read([log(tmp_path, [INSPECTED] * 2)])
-    assert len(recorded.ranks[0].calls) == 2
-    call = recorded.ranks[0].calls[0]
-    assert (call.operation, call.dtype, call.elements_in, call.elements_out) == ("reduce_scatter", None, 8000, 1000)
-    assert call.duration_s == pytest.approx(41e-6) and recorded.unknown["dtype"] == 2
-
-
-def test_inspector_since_nccl_2_29_writes_its_rank_once(tmp_path):
-    """If read as the older format, rank and group would be unknown without a message."""
-    call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9}
-    lines = []
-    for rank in (1, 0):
-        lines.append({"header": {"id": "0xe6", "rank": rank, "n_ranks": 2}, "metadata": {"dump_stats": 1}})
-        lines += [{"coll_perf": call | {"coll_sn": number}} for number in (1, 2)]
-    recorded = traces.read([log(tmp_path, lines)])
-    assert [(rank.rank, len(rank.calls)) for rank in recorded.ranks] == [(0, 2), (1, 2)]
-    call = recorded.ranks[0].calls[0]
-    assert (call.group_size, call.communicator) == (2, "0xe6")
-
-
 def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
     """The rank in a line counts within its communicator; the rank in the world is unknown."""
     paths = []
@@ -640,19 +468,6 @@ def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
         traces.read([paths[0], written(tmp_path, "again.log", paths[0].read_bytes())])
     pairs = [log(tmp_path, [inspected("n", pid, f"c{pid}", 0, 2, 1)], f"p{pid}.log") for pid in (1, 2)]
     assert [rank.rank for rank in traces.read(pairs).ranks] == [None, None]
-
-
-def test_numbers_that_are_missing_leave_no_total(tmp_path):
-    lines = [inspected("n", 1, "all", 0, 4, number) for number in (10, 515, 1525)]
-    lines += [inspected("n", 1, "all", 0, 4, number, "AllGather") for number in (3, 4)]
-    recorded = traces.read([log(tmp_path, lines)])
-    assert (*recorded.gaps.values(),) == (5, 1529, 3, 1525)  # numbers begin at 0 or 1
-    job = recorded_job(recorded)
-    assert job.total is None and "not all calls were recorded" in findings.recorded_sentence(job)
-    assert says(job, "5 of 1529 calls of a rank were recorded (numbers 3 to 1525)")
-    kept = tmp_path / f"kept{call_file.SUFFIX}"
-    kept.write_text(call_file.to_text(recorded))
-    assert call_file.read(kept).gaps == recorded.gaps
 
 
 @pytest.mark.parametrize(
@@ -674,15 +489,6 @@ def test_calls_that_were_dropped_before_the_first_leave_no_total(tmp_path, first
     recorded = traces.read([log(tmp_path, [*stats, *lines, proxy])])
     assert (recorded.gaps and (*recorded.gaps.values(),)) == gaps and not recorded.notices
     assert (recorded_job(recorded).total is None) == (gaps is not None)
-
-
-def test_sends_and_receives_of_inspector_share_a_counter(tmp_path):
-    lines = [first := inspected("n", 1, "all", 0, 2, 1)]
-    head = {key: first[key] for key in ("header", "metadata")}
-    for number in range(1, 7):
-        call = {"p2p": "Send" if number % 2 else "Recv", "p2p_sn": number, "p2p_peer": 1, "p2p_msg_size_bytes": 8}
-        lines.append(head | {"p2p_perf": call | {"p2p_exec_time_us": 10}})
-    assert traces.read([log(tmp_path, lines)]).gaps is None
 
 
 @pytest.mark.parametrize(
@@ -747,18 +553,6 @@ def test_an_archive_is_read_as_a_folder(tmp_path):
             traces.read([tar_of(tmp_path, members)])
 
 
-def test_other_files_of_a_folder_are_counted(tmp_path):
-    written(tmp_path, "README.md", b"# what this is")
-    path = written(tmp_path, "fr_rank2.json", recorder())
-    (left_out,) = traces.read([tmp_path]).notices
-    assert left_out == FILES_NO_RECORDING(file="README.md", count=1)
-    assert sentence(left_out) == "1 × file that is not a recording, such as README.md: left out"
-    for paths in ([path, tmp_path / "README.md"], [tmp_path]):
-        with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
-            traces.read(paths)
-        path.unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -821,15 +615,6 @@ def test_a_few_bytes_take_no_gigabytes(tmp_path):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18, name
 
 
-def test_unpacked_bytes_have_a_limit(tmp_path, monkeypatch):
-    packed = written(tmp_path, "b", gzip.compress(b" " * 100_000))
-    archive = tar_of(tmp_path, {f"rank-{rank}.json": recorder() for rank in range(4)})
-    monkeypatch.setattr(recordings, "MOST_BYTES", 2000)
-    for path in (packed, archive):
-        with pytest.raises(ForeignError, match="unpacked"):
-            traces.read([path])
-
-
 @pytest.mark.parametrize("start", [b"BZh9", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", a_header(size=0)])
 def test_other_archives_are_refused(tmp_path, start):
     with pytest.raises(ForeignError, match=r"only \.gz and \.tar\.gz are"):
@@ -859,24 +644,6 @@ def test_a_file_that_takes_too_much_memory_is_one_line_and_the_limit_is_lifted(t
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-def lines_to_read(path):
-    """Count the lines of importers that Python runs to read a file: the work, on any machine."""
-    count = 0
-
-    def counted(frame, event, _):
-        nonlocal count
-        count += event == "line"
-        return counted
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, *_: counted if "importers" in frame.f_code.co_filename else None)
-    try:
-        traces.read([path])
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def gloo_calls(number):
     """Return calls of gloo, on another thread than their operators of equal size; no call fits its neighbour."""
     events = []
@@ -888,18 +655,6 @@ def gloo_calls(number):
             event("nccl:all_reduce", 10 * call + 1, 3, **run),
         ]
     return {"traceEvents": events}
-
-
-def described_calls(number):
-    events = [param_event(10 * call, "allreduce") for call in range(number)]
-    return kineto(events + [kernel(10 * call + 2, 5, 10 * call) for call in range(number)])
-
-
-@pytest.mark.parametrize("recording", [gloo_calls, described_calls])
-def test_reading_kineto_is_linear_in_its_calls(tmp_path, recording):
-    """A search through all earlier calls for each call once took 5 s for 4 000 calls."""
-    few, many = (lines_to_read(written(tmp_path, "a.json", recording(number))) for number in (100, 400))
-    assert 0 < many < 4.5 * few
 
 
 # ── lists of calls ───────────────────────────────────────────────────────────────────────────────

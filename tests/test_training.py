@@ -9,7 +9,6 @@ import torch.distributed as dist
 from collbench.analyze.analysis import analyze
 from collbench.model.records import Case
 from collbench.packages.training.catalog.presets import find, gradients
-from collbench.packages.training.catalog.strategies import STRATEGIES
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.rank import models
 from collbench.packages.training.rank import runner as runners
@@ -201,15 +200,6 @@ def test_users_models_are_measured_like_a_preset(of_users):
         assert all(said == entry.case.own.model.endswith("build_normalised") for said in no_measure)
 
 
-def test_a_shared_weight_is_sent_once_and_a_frozen_one_never(of_users):
-    """One matrix and two biases of float32 are left."""
-    scenarios = training_of(analyze(of_users[2])).scenarios
-    (shared,) = (each for each in scenarios if each.scenario.options.model == "users_model:build")
-    results = {result.label: result for result in shared.results}
-    matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
-    assert results["flat"].calls == (matrix + 2 * bias,)
-
-
 def test_a_launch_of_a_users_model_that_is_missing_is_made_by_resume(of_users):
     warm, _, run = of_users
     lines = (run.path / folders.SAMPLES).read_bytes().splitlines(keepends=True)
@@ -290,10 +280,6 @@ def test_a_run_of_steps_is_listed_and_written_for_programs(trained):
     assert run.name in warm("list").stdout
     assert "comm_time_avg" in warm("report", "--format", "csv").stdout
     assert 'failures="' in warm("report", "--format", "junit").stdout
-
-
-def test_the_table_of_strategies_has_a_synchroniser_for_each():
-    assert set(SYNCHRONISERS) == set(STRATEGIES)
 
 
 def test_strategies_take_turns_on_one_set_of_tensors(alone):

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +12,19 @@ import pytest
 
 from collbench.analyze.compare import compare_runs
 from collbench.analyze.pairs import compare_sides
-from collbench.machine.host import NO_TORCH
-from collbench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
-from collbench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
+from collbench.model.comparisons import FASTER, SAME, SLOWER
+from collbench.model.records import Ending, EndReason, Failure, InvariantCheck
 from collbench.packages.training.synchronisation import (
-    TRAINING_STEP,
-    StepSettings,
     Strategy,
     strategy_in,
-    with_strategy,
 )
 from collbench.packages.training.synchronisation import label as name_of
 from collbench.report import comparison, junit, machine_format
 from collbench.report.markdown import written
-from collbench.report.notices import sentences
 from collbench.report.plots.comparison import draw_comparison
-from collbench.report.wording import absence
 from collbench.store import encoding, folders
 from collbench.store.folders import Journal
-from training_fixtures import NANO, case_of, draw_as_text, run_of, with_copies
+from training_fixtures import NANO, case_of, draw_as_text, run_of
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}
 FLAT = case_of(Strategy("flat"), NANO)
@@ -103,92 +97,13 @@ def test_slower_computing_is_not_called_communication():
     assert by_name(result)["none"].exposed is None
 
 
-def test_a_difference_within_that_of_two_copies_is_not_resolved():
-    """The second copy of flat takes 30 ms longer than the first, so 20 ms between the runs show nothing."""
-    again = {Strategy("flat"): 0.02, Strategy("flat", again=1): 0.05, "naive": 0.05}
-    before = run_of(again, seed=1, launches=5, noise_s=5e-4)
-    after = run_of({**again, "naive": 0.07}, seed=2, launches=5, noise_s=5e-4)
-    assert by_name(compare(planted(1), planted(2, {"naive": 0.02})))["naive"].exposed.resolved
-    assert not by_name(compare(before, after))["naive"].exposed.resolved
-
-
-def test_the_ratio_and_the_difference_agree_with_the_printed_times():
-    for change in (
-        by_name(compare(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
-        by_name(turns(planted(1), planted(2, factors={"flat": 1.2})))["flat"],
-    ):
-        assert change.ratio.value == pytest.approx(change.after.value / change.before.value)
-        exposed = change.exposed
-        assert exposed.difference.value == pytest.approx(exposed.after.value - exposed.before.value)
-
-
 def test_one_launch_resolves_no_exposed_communication():
     change = by_name(compare(planted(1), planted(2, {"flat": 0.1}, launches=1)))["flat"]
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
 
 
-def test_blocks_that_others_disturbed_are_left_out():
-    loud = planted(2, rounds=8, foreign=lambda strategy, number: 0.5 if number > 5 else 0.0)
-    cut = [
-        replace(s, timed=replace(t.iterations(slice(5), t.blocks[:5]), foreign_cpu=t.foreign_cpu[:5]))
-        for s in loud.samples for t in [s.timed]
-    ]  # fmt: skip
-    short = replace(loud, samples=cut)
-    result = compare(planted(1), loud)
-    assert [c.ratio for c in result.changes] == [c.ratio for c in compare(planted(1), short).changes]
-    assert any("timed blocks left out" in text for text in sentences(result.notices))
-    assert [c.ratio for c in turns(planted(1), loud).changes] == [c.ratio for c in turns(planted(1), short).changes]
-
-
-# ── two sides in turns ───────────────────────────────────────────────────────────────────────────
-def test_10_ms_a_step_are_found_by_pairs_although_launches_scatter_by_more():
-    """Both sides of a pair share the conditions of their launches."""
-    a = planted(7, launches=8, launch_scatter=0.2)
-    b = planted(7, {"flat": 0.01}, launches=8, launch_scatter=0.2)
-    result = turns(a, b)
-    changes = by_name(result)
-    assert list(changes) == ["flat", "naive", "none"]  # without second copies
-    assert (result.in_turns.pairs, result.verdict, changes["flat"].verdict) == (8, SLOWER, SLOWER)
-    assert len(changes["flat"].judgement.ratios) == len(result.whole.ratios) == 8 and changes["none"].exposed is None
-    exposed = changes["flat"].exposed
-    assert exposed.resolved and exposed.difference.low < 0.01 * 1.2 and exposed.difference.high > 0.01 * 0.8
-    assert changes["naive"].verdict == SAME and not changes["naive"].exposed.resolved
-    assert {change.verdict for change in compare(a, planted(8, {"flat": 0.01}, 8, launch_scatter=0.2)).changes} == {
-        INCONCLUSIVE
-    }  # the control: without pairs nothing is decided
-
-
 # ── without a partner ────────────────────────────────────────────────────────────────────────────
 REFUSED = Failure("wrong", None, "I2: trains another model"), (InvariantCheck("I2", False, "trains another model"),)
-KILLED = Failure("killed", 1, "rank 1 was ended by SIGKILL"), ()
-
-
-@pytest.mark.parametrize("why", [REFUSED, KILLED], ids=["refused", "killed"])
-@pytest.mark.parametrize("judge", [compare, turns])
-def test_a_case_that_is_refused_or_fails_after_is_broken(judge, why):
-    result = judge(planted(1), failed(planted(2), FLAT, *why))
-    (unpaired,) = result.broken
-    assert (unpaired.case, absence(unpaired)) == (FLAT, why[0].text) and "flat" not in by_name(result) and result.failed
-    turned = judge(failed(planted(2), FLAT, *why), planted(1))
-    assert turned.broken == () and [(case.case, absence(case)) for case in turned.only_after] == [(FLAT, why[0].text)]
-
-
-def test_a_skipped_scenario_is_the_reason_why_each_of_its_strategies_is_missing():
-    old, fewer = planted(1), planted(2, strategies=with_copies(Strategy("naive")))
-    again = with_strategy(FLAT, Strategy("flat", again=1))
-    no_torch = "torch is not installed: pip install torch, or make install in a checkout"
-    for skipped, affected in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):
-        run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, NO_TORCH()),)))
-        reason_by_case = {case.case: absence(case) for case in compare(old, run).only_before}
-        assert {case for case, reason in reason_by_case.items() if reason == no_torch} == affected
-        assert [absence(case) for case in turns(old, run).only_before] == [no_torch]
-
-
-def test_settings_that_differ_are_listed():
-    old, new = planted(1), planted(2, rounds=9)
-    settings = replace(new.plan.settings, own={TRAINING_STEP: StepSettings(rounds=9, warmup_steps=7)})
-    differences = compare(old, replace(new, plan=replace(new.plan, settings=settings))).differences
-    assert {("rounds", "4", "9"), ("warmup_steps", "3", "7")} <= {astuple(each) for each in differences}
 
 
 # ── as text and picture ──────────────────────────────────────────────────────────────────────────

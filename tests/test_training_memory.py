@@ -1,7 +1,7 @@
 """The memory of each strategy alone: bytes that torch's allocator gave out, compared with the size of its tensors."""
 
 import threading
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -11,13 +11,12 @@ from collbench.model.records import Case
 from collbench.packages.training.analyze.steps import _most
 from collbench.packages.training.catalog.presets import find, gradients
 from collbench.packages.training.conclusions import training_of
-from collbench.packages.training.planning.memory import alone_bytes, rank_bytes
+from collbench.packages.training.planning.memory import alone_bytes
 from collbench.packages.training.rank.memory import peaks
 from collbench.packages.training.step_records import RankMemory
-from collbench.packages.training.synchronisation import StepOptions, Strategy, step_settings
+from collbench.packages.training.synchronisation import StepOptions, Strategy
 from collbench.store import folders
 from conftest import CommandLine, with_value
-from test_training_plan import HOST, planned, scenarios_in
 
 MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
 CONFIG = """
@@ -105,19 +104,6 @@ def test_one_rank_is_the_base_of_others_and_the_tables_of_the_assignment_have_no
         assert "model made" in memory and "naive" in memory and "none again" not in text and "ddp again" not in text
         assert "Scaling over numbers of ranks\n" in text
     assert "| naive " in report and "± " in report
-
-
-def test_memory_is_measured_and_needs_room_only_on_request():
-    section = "models: [tiny], optimizer: adamw, strategies: [flat, zero1, fsdp2]"
-    rooms = []
-    for setting in ("false", "true"):
-        plan = planned(f"{section}, memory: {setting}")
-        ((scenario, strategies),) = scenarios_in(plan).items()
-        assert step_settings(plan.settings).step_memory is (setting == "true")
-        rooms.append(rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory))
-    assert rooms[1] >= rooms[0] + alone_bytes(scenario.case, Strategy("zero1"))
-    little = replace(HOST, memory_available_bytes=3 * rooms[0])
-    assert planned(section, little).cases and not planned(f"{section}, memory: true", little).cases
 
 
 def test_computed_memory_counts_parameters_gradients_states_and_buckets():

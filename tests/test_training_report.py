@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import math
-import re
 from dataclasses import replace
 
 import pandas as pd
@@ -15,17 +14,14 @@ import pytest
 
 import training_fixtures as invented
 from collbench.analyze.analysis import analyze
-from collbench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
-from collbench.model.records import Case, InvariantCheck
+from collbench.model.conclusions import Analysis, Diagnosis
+from collbench.model.records import Case
 from collbench.model.results import columns
-from collbench.packages.interop.report import nccl_tests
-from collbench.packages.training.analyze.reading import not_added_up
-from collbench.packages.training.conclusions import AAPair, ScenarioAnalysis, StrategyResult, training_of
+from collbench.packages.training.conclusions import ScenarioAnalysis, StrategyResult, training_of
 from collbench.packages.training.report import steps as training
 from collbench.packages.training.synchronisation import Strategy
 from collbench.report import document, listings, machine_format, planned
 from collbench.report.markdown import written
-from collbench.report.notices import sentences
 from collbench.report.view import View
 from conftest import samples
 from training_fixtures import with_training
@@ -52,25 +48,8 @@ def build(analysis, run=RUN):
     return written(document.build(View(run, analysis), [], "p"))
 
 
-def row_of(table, *words):
-    (row,) = [line for line in table.splitlines() if all(f"| {word} " in line for word in words)]
-    return [cell.strip() for cell in row.strip("|").split("|")]
-
-
 def result_of(scenario, name):
     return next(result for result in scenario.results if result.label == name)
-
-
-def test_the_table_has_the_outcome(analysis):
-    (scenario,) = training_of(analysis).scenarios
-    flat, text = result_of(scenario, "flat"), written(training.overview(scenario))
-    row = row_of(text, "flat")
-    assert row[:2] == ["flat", str(flat.place)]
-    assert row[2] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
-    assert row[3] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
-    assert row[5] == f"{100 * flat.share:.1f} ± 1.0"
-    assert flat.hidden < 0 and row[6] == f"{100 * flat.hidden:.1f}"
-    assert row_of(text, "overlap_param")[6] == "55.2"
 
 
 def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
@@ -91,19 +70,6 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     for text in (written(document.terminal(View(RUN, answered))[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text
     assert "2 caveats" in trust
-
-
-def test_equal_places_unresolved_and_refused_are_distinguished(analysis):
-    (scenario,) = training_of(analysis).scenarios
-    text = written([*training.overview(scenario), *training.refused(scenario)])
-    assert row_of(text, "overlap_bucket 256 KiB", "2 =")[1] == "2 ="
-    unresolved = row_of(text, "ddp noop", "1")
-    assert unresolved[3].startswith("-400 µs") and unresolved[4] == "[-700 – -100 µs]"
-    assert "**zero1** got no times: I12 is violated" in text
-    assert not [line for line in text.splitlines() if line.startswith("|") and "zero1" in line]
-    assert row_of(text, "none")[1] == "reference"
-    level = replace(scenario, results=tuple(replace(r, place=r.place and 1) for r in scenario.results))
-    assert "place" in text and "place" not in written(training.section(level, ())).partition("### Where")[0]
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
@@ -149,67 +115,11 @@ def test_the_report_names_missing_cases_and_prints_no_nan(analysis):
     assert "bandwidth" not in text and "What stands out" not in text
 
 
-def test_a_report_of_both_has_each_part_once(mixed):
-    analysis = analyze(mixed)
-    text = build(analysis, mixed)
-    titles = re.findall(r"^(?:#+ .*|<details><summary>.*)$", text, re.MULTILINE)
-    assert len(titles) == len(set(titles))
-    for part in ("## How far to trust it", "## micro · gloo", "## all_reduce on gloo", "Left out"):
-        assert sum(part in title for title in titles) == 1, part
-    # Training steps are in no table of calls.
-    assert not any("training_step on" in title for title in titles)
-    missing, *answer = document.answer(View(mixed, analysis))
-    assert "INCOMPLETE" in missing
-    assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
-    assert len(answer) == 3
-    assert "every result that is shown was verified" in answer[2]
-    method = written(document.method(View(mixed, analysis)))
-    assert "barrier before each call" in method and "training_step: 5 steps back to back between two barriers" in method
-    terminal, _ = tuple(map(written, document.terminal(View(mixed, analysis))))
-    assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
-    layout = nccl_tests.document(View(mixed, analysis))
-    assert "training_step" not in layout and "all_reduce_perf" in layout
-
-
 def test_an_empty_run_has_a_report():
     empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, (), None, (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
     assert "No strategy was timed." in written(document.terminal(View(nothing, empty))[0])
-
-
-def test_invariants_count_strategies_and_name_offenders(analysis):
-    (scenario,) = training_of(analysis).scenarios
-    table = written(training.invariants([scenario]))
-    assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
-    assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
-    assert row_of(table, "I2")[2] == "not checked"
-    # An invariant that is violated in one launch does not hold.
-    checks = (InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
-    both = replace(scenario, results=(replace(scenario.results[1], checks=checks),))
-    table = written(training.invariants([both]))
-    assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
-
-
-def test_a_split_that_does_not_add_up_and_a_pair_that_differs_are_named(analysis):
-    (scenario,) = training_of(analysis).scenarios
-    odd = replace(scenario, results=(replace(result_of(scenario, "flat"), adds_up=False),))
-    assert sentences(not_added_up(odd)) == ["the split of flat does not add up to comm_time"]
-    assert not_added_up(scenario) == []
-    pair = AAPair(Strategy("flat"), Interval(2e-3, 1e-3, 3e-3, "over launches"))
-    unknown = AAPair(Strategy("naive"), Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
-    text = written(training.table((pair, unknown), training.AA_PAIRS))
-    assert row_of(text, "flat")[3].startswith("NO") and row_of(text, "naive")[2:] == ["-", "-"]
-
-
-def test_advice_shows_measured_and_predicted_times(analysis):
-    (scenario,) = training_of(analysis).scenarios
-    text = written(training.advice(scenario))
-    row = row_of(text, "cap of 256 KiB")
-    assert row[1] == training.seconds_text(scenario.advice.cap.tail_s) and text.startswith("**Set the cap.**")
-    measured = next(result for result in scenario.results if result.label == "overlap_bucket 256 KiB")
-    tail = f"{(measured.split.tail_s - measured.split.late_s) * 1e3:.2f} ms"
-    assert row[4] == tail and row[5].startswith(f"{measured.exposed.value * 1e3:.2f} ms [")
 
 
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):

@@ -6,15 +6,11 @@ from dataclasses import replace
 import pytest
 
 from collbench.analyze.analysis import analyze
-from collbench.model.records import Case, Machine
-from collbench.packages.training.catalog.strategies import unsupported
 from collbench.packages.training.conclusions import training_of
 from collbench.packages.training.planning import buckets
 from collbench.packages.training.planning.buckets import ReadyTimes
-from collbench.packages.training.planning.link_model import AllReduceCost
 from collbench.packages.training.planning.steps import shape_of
-from collbench.packages.training.step_records import Link
-from collbench.packages.training.synchronisation import REFERENCE, Scenario, StepOptions, Strategy, strategy_in
+from collbench.packages.training.synchronisation import REFERENCE, Strategy, strategy_in
 from collbench.report.notices import sentence
 from collbench.store import folders
 
@@ -84,20 +80,3 @@ def test_a_shape_takes_no_memory():
     assert all(p.grad is not None for p in model.parameters())
     # Gradients and momentum would be 27 GB.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
-
-
-def test_a_real_link_must_have_memory_for_what_it_moves():
-    case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="shape:xl", batch=1, sequence=2))
-    xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))
-    small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
-    assert unsupported(Strategy("flat"), xl, small).kind == "call-memory"
-    assert unsupported(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
-    assert unsupported(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
-
-
-def test_a_measured_curve_is_emulated_as_it_is():
-    cost = AllReduceCost.through([1e3, 1e5, 1e6], [1e-4, 2e-4, 3e-3])
-    again = AllReduceCost.emulated(cost.as_link())
-    assert again.sizes == cost.sizes
-    assert again.times_s == pytest.approx(cost.times_s) and again.slope_s == pytest.approx(cost.slope_s)
-    assert AllReduceCost.emulated(AllReduceCost.of_link(2e-3, 1e9).as_link()) == AllReduceCost.of_link(2e-3, 1e9)

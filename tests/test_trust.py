@@ -1,6 +1,5 @@
 """A foreign run folder runs nothing without confirmation; ranks get only variables that tune communication."""
 
-import json
 import os
 import shutil
 import sys
@@ -10,7 +9,7 @@ import pytest
 from collbench.catalog import variables
 from collbench.config.models import parse
 from collbench.machine import host
-from collbench.model.errors import ConfigError, StoreError
+from collbench.model.errors import StoreError
 from collbench.planning import plan as planning
 from collbench.store import folders
 from conftest import ROOT, TINY
@@ -44,15 +43,6 @@ def unfinished(place, **side_b) -> str:
 
 
 # ── programs of a folder ─────────────────────────────────────────────────────────────────────────
-def test_a_command_in_place_of_an_interpreter_never_runs(warm):
-    marker = warm.folder / "marker"
-    for python in (["/bin/sh", "-c", f"touch {marker}"], "bin/python", 7):
-        name = unfinished(warm, python=python, own_process=True)
-        for trust in ([], ["--trust"]):
-            one_line(warm("resume", name, *trust), "manifest.json", "python")
-    assert not marker.exists()
-
-
 def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
     marker, python = warm.folder / "marker", warm.folder / "python"
     python.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
@@ -62,13 +52,6 @@ def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
     assert not marker.exists()
     one_line(warm("resume", name, "--trust"), str(python), "lacks")  # it is not Python
     assert marker.exists()
-
-
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "OMPI_MCA_mca_base_env_list"])
-def test_variables_of_a_folders_side_are_held_to_the_table(warm, name):
-    run = unfinished(warm, variables={name: "x"}, own_process=True)
-    for trust in ([], ["--trust"]):
-        one_line(warm("resume", run, *trust), f"{name}=x")
 
 
 @pytest.mark.slow
@@ -142,38 +125,6 @@ def test_only_variables_that_tune_communication_may_be_set():
     assert variables.unsettable("NCCL_ALGO", "allreduce:tree;broadcast:ring") is None
     for name, _, value in (setting.partition("=") for setting in SETTABLE.split()):
         assert variables.unsettable(name, value) is None, name
-
-
-def test_variables_that_may_be_set_are_recorded():
-    every = [*variables.TUNING, *variables.AT_START]
-    assert variables.allowed((name, "x") for name in every) == dict.fromkeys(sorted(every), "x")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("OMPI_MCA_mca_base_env_list", "LD_PRELOAD=libevil", []),
-        ("NCCL_RAS_ADDR", "0.0.0.0:28028", []),
-        ("UCX_GDB_COMMAND", "sh", []),
-        ("NCCL_ALG", "Ring", ["NCCL_ALGO"]),
-        ("NCCL_ALGO", "a\x1b[2Jb", ["letters"]),
-    ],
-)
-def test_the_command_line_and_yaml_have_the_same_rules(warm, name, value, words):
-    config = warm.config()
-    for done in (
-        warm("run", config, "--set", f"env={json.dumps({name: [value]})}"),
-        warm("ab", config, "--b", f"{name}={value}"),
-    ):
-        one_line(done, name, *words)
-        assert not warm.runs() and "\x1b" not in done.stderr
-
-
-def test_variables_read_when_a_process_starts_are_for_sides_only():
-    """Ranks come from a process that has already read these variables: setting them would change nothing."""
-    with pytest.raises(ConfigError, match="OMP_NUM_THREADS"):
-        parse(b"backends: [gloo]\noperations: [all_reduce]\nsizes: [4KiB]\nenv: {OMP_NUM_THREADS: [2]}", "x")
-    assert variables.unsettable("OMP_NUM_THREADS", "2", fresh=True) is None
 
 
 # ── loopback ─────────────────────────────────────────────────────────────────────────────────────

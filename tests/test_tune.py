@@ -155,32 +155,6 @@ def test_open_mpi_honours_the_written_file_and_ignores_what_it_should_ignore(tmp
 
 
 @pytest.mark.parametrize(
-    ("library", "picks", "pairs"),
-    [
-        (
-            LIBRARY,
-            {"all_reduce": SEGMENTED, "all_to_all": LINEAR},
-            {
-                f"{catalog.MCA}allreduce_algorithm": "segmented_ring",
-                f"{catalog.MCA}allreduce_algorithm_segmentsize": "65536",
-                f"{catalog.MCA}alltoall_algorithm": "linear",
-                catalog.USE_RULES: "1",
-            },
-        ),
-        (
-            catalog.Nccl(),
-            {"all_reduce": Pick("tree", "ll128"), "broadcast": Pick("ring", "ll")},
-            {"NCCL_ALGO": "allreduce:tree;broadcast:ring", "NCCL_PROTO": "allreduce:ll128;broadcast:ll"},
-        ),
-        (LIBRARY, {"all_reduce": DEFAULT}, {}),
-        (catalog.Nccl(), {"all_reduce": DEFAULT}, {}),
-    ],
-)
-def test_settings_give_each_operation_its_choice(library, picks, pairs):
-    assert dict(library.settings(picks).pairs) == pairs
-
-
-@pytest.mark.parametrize(
     "library", [catalog.OpenMpi({name: {"x": 1} for name in LIBRARY.operations.values()}), catalog.Nccl()]
 )
 def test_jobs_and_resume_take_every_setting(library):
@@ -318,19 +292,6 @@ def test_a_case_whose_choice_is_not_known_does_not_count_as_the_default(tmp_path
     (tmp_path / "tune.json").write_text('{"backend": "mpi", "budget_s": 1.0, "min_change": 0.02}')
     with pytest.raises(StoreError, match="assigned"):
         read_state(tmp_path)
-
-
-def test_ranks_that_read_one_file_have_rules_for_different_operations():
-    cases = {
-        cell: Case(cell.op, "mpi", cell.ranks, "float32", cell.size)
-        for cell in (Cell("all_reduce", 2, 1024), Cell("all_to_all", 3, 1024))
-    }
-    choices = dict(zip(cases, [[RING], [LINEAR]], strict=True))
-    assigned = rounds_of.assigned_in(
-        rounds_of.launches(LIBRARY, cases, choices, 1, 7, LIBRARY.file_settings("/tmp/rules"))
-    )
-    read = [replace(case, settings=LIBRARY.file_settings("/tmp/rules")) for case in cases.values()]
-    assert [choice_of(assigned, case) for case in (*read, *cases.values())] == [FROM_FILE, FROM_FILE, DEFAULT, DEFAULT]
 
 
 def test_the_answer_names_the_uses_of_buffers_for_which_rules_were_shown():

@@ -3,7 +3,6 @@
 import itertools
 import random
 import time
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -75,45 +74,6 @@ def test_one_side_measures_at_a_time_and_only_while_the_other_waits(seed):
         assert sum(side.has_turn for side in alive) <= 1
         assert not all(side.waits for side in alive), "all wait, and nobody is granted a turn"
     assert all(side.turns_had for side in alive)
-
-
-def order_of_turns(seed, count=40):
-    turns = Turns("ab", seed)
-    sides = [FakeSide(turns, name) for name in "ab"]
-    order = ""
-    for side in sides:
-        side.ask()
-    for _ in range(count):
-        (holder,) = [side for side in sides if side.has_turn]
-        order += holder.name
-        holder.ask()
-    return order
-
-
-def test_each_pair_of_turns_has_both_sides_in_an_order_set_by_the_seed():
-    order = order_of_turns("1")
-    pairs = Counter(order[at : at + 2] for at in range(0, len(order), 2))
-    assert set(pairs) == {"ab", "ba"} and min(pairs.values()) > 3
-    assert order == order_of_turns("1") != order_of_turns("2")
-
-
-def test_after_an_error_of_one_side_the_other_is_closed():
-    closed = []
-
-    def waits():
-        try:
-            while True:
-                yield []
-        finally:
-            closed.append(True)
-
-    def fails():
-        yield []
-        raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError, match="broken"):
-        drive(waits(), fails())
-    assert closed
 
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
