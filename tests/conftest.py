@@ -7,7 +7,9 @@ tests share. A command then loads neither the packages (1 to 2 s) nor torch (3 s
 has one fork server, and leaving the launcher ends it.
 """
 
+import ast
 import contextlib
+import functools
 import io
 import os
 import shutil
@@ -54,6 +56,12 @@ sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
 timeout: 10s
 seed: 1
 """
+
+
+@functools.cache
+def syntax_trees() -> dict[Path, ast.Module]:
+    """Return the path of each module of bench/ → its syntax tree: seconds, which only tests that need them spend."""
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "bench" / "collbench").rglob("*.py"))}
 
 
 class CommandLine:

@@ -5,6 +5,7 @@ inside functions count, and so do modules that are named by text.
 """
 
 import ast
+import functools
 import io
 import pickle
 import re
@@ -17,7 +18,7 @@ import pytest
 from collbench.catalog import registry
 from collbench.packages.replay.importers.recordings import PlainData
 from collbench.rank.group import PlainUnpickler
-from conftest import ROOT
+from conftest import ROOT, syntax_trees
 from tools import rooms
 
 BENCH = ROOT / "bench" / "collbench"
@@ -69,7 +70,6 @@ FILES = {
     ".".join(path.relative_to(BENCH.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(BENCH.rglob("*.py"))
 }
-TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
 
 
 def package_of(module: str) -> str:
@@ -112,23 +112,24 @@ def named_by_text(tree: ast.AST) -> set[str]:
     return {text.partition(":")[0] for text in texts if re.fullmatch(r"collbench(\.[a-z_]+)+\.?(:[A-Za-z_.]+)?", text)}
 
 
-IMPORTS = {module: imported(tree) for module, tree in TREES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    return {module: imported(syntax_trees()[path]) for module, path in FILES.items()}
 
 
 def test_imports_keep_the_law():
     assert {room_of(module) for module in FILES} == set(MAY_IMPORT)
     broken = []
-    for module, tree in TREES.items():
-        room = room_of(module)
-        imports, texts = IMPORTS[module], named_by_text(tree)
-        for name in {name for name in imports | texts if name.startswith("collbench.")}:
-            if name in texts - imports and (room, name) in MAY_NAME:
+    for module, names in imports().items():
+        room, texts = room_of(module), named_by_text(syntax_trees()[FILES[module]])
+        for name in {name for name in names | texts if name.startswith("collbench.")}:
+            if name in texts - names and (room, name) in MAY_NAME:
                 continue
             if module == TABLE and re.fullmatch(rf"{TABLE}\.\w+\.package(\.\w+)?", name):
                 continue
             if package_of(name) not in {"", package_of(module)}:
                 broken.append(f"{module} must not know the package of {name}")
-            elif is_record(module) and name in texts - imports:
+            elif is_record(module) and name in texts - names:
                 continue  # a record names the parts of its package, which are loaded late
             elif room_of(name) != room and room_of(name) not in {*MAY_IMPORT[room], ""}:
                 broken.append(f"{module} must not import or name {name}")
@@ -141,7 +142,7 @@ def test_the_core_names_no_operation_and_no_option_of_a_package():
         for operation in [package.operation.value] if package.operation else []:
             names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
     assert {"training_step", "strategy", "recording"} <= names
-    of_core = {module: ast.walk(tree) for module, tree in TREES.items() if not package_of(module)}
+    of_core = {module: ast.walk(syntax_trees()[path]) for module, path in FILES.items() if not package_of(module)}
     texts = {(m, node.value) for m, nodes in of_core.items() for node in nodes if isinstance(node, ast.Constant)}
     assert [(module, text) for module, text in texts if text in names] == []
 
@@ -151,12 +152,12 @@ def test_no_import_cycle():
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
         assert name not in trail, " → ".join([*trail, name])
-        if name in TREES and name not in done:
-            for target in IMPORTS[name] - {"collbench"}:
+        if name in FILES and name not in done:
+            for target in imports()[name] - {"collbench"}:
                 visit(target, (*trail, name))
             done.add(name)
 
-    for name in TREES:
+    for name in FILES:
         visit(name, ())
 
 
@@ -181,7 +182,7 @@ def test_modules_of_packages_can_be_imported_first():
 
 def test_packages_stay_in_their_rooms():
     users: dict[str, set[str]] = {}
-    for module, names in IMPORTS.items():
+    for module, names in imports().items():
         for name in names:
             users.setdefault(name.split(".")[0], set()).add(room_of(module))
     assert {package: users[package] for package in ("torch", "matplotlib", "typer", "pydantic", "ruamel")} == {
@@ -209,7 +210,7 @@ def test_the_environment_is_read_in_one_place():
 
 def test_nothing_is_unpickled_but_plain_data():
     """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
-    users = {module for module, names in IMPORTS.items() if names & {"pickle", "marshal", "shelve", "dill"}}
+    users = {module for module, names in imports().items() if names & {"pickle", "marshal", "shelve", "dill"}}
     assert users == {"collbench.packages.replay.importers.recordings", "collbench.rank.group"}
     for reader in (PlainData, PlainUnpickler):
         with pytest.raises(pickle.UnpicklingError):

@@ -18,11 +18,9 @@ from collbench.model.records import Case, Machine
 from collbench.packages.training.catalog.strategies import OF_MODEL, OF_SHAPE, StepFacts
 from collbench.packages.training.planning.steps import OF_SCENARIO
 from collbench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions, Strategy
-from conftest import ROOT, invented_run
+from conftest import ROOT, invented_run, syntax_trees
 
 BENCH = ROOT / "bench" / "collbench"
-TREES = {path: ast.parse(path.read_text()) for path in sorted(BENCH.rglob("*.py"))}
-CALLS = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
 # Packages → values that their notices get later than the other values.
 LATER = {"interop": {"rows"}, "replay": {"count", "calls"}}
 
@@ -36,8 +34,9 @@ def given() -> list[tuple[Kind, set[str], bool, Path, int]]:
     """Return the notices that the code makes: kind, names of values, whether these are all, file and line."""
     by_constant = {kind.upper().replace("-", "_"): kind for kind in kinds()}
     entries = []
-    for path, node in CALLS:
-        if isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
+    calls = ((path, node) for path, tree in syntax_trees().items() for node in ast.walk(tree))
+    for path, node in calls:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute | ast.IfExp):
             names = {word.arg for word in node.keywords if word.arg} - {"host", "cases"}
             every = all(word.arg for word in node.keywords)
             called = ast.walk(node.func) if isinstance(node.func, ast.IfExp) else [node.func]

@@ -9,9 +9,8 @@ import torch
 
 from collbench.rank import torch_names
 from collbench.rank.torch_names import NAMES, private, version
-from conftest import ROOT
+from conftest import syntax_trees
 
-TREES = [ast.parse(path.read_text()) for path in sorted((ROOT / "bench" / "collbench").rglob("*.py"))]
 # Only in builds for CUDA; `make gpu-check` uses them.
 OF_CUDA = ("torch.distributed.ProcessGroupNCCL",)
 
@@ -54,19 +53,17 @@ def installed(name):
     return True
 
 
-USED = sorted(set().union(*map(used_in, TREES)))
-
-
 def test_names_are_in_the_installed_torch_and_no_private_name_is_used_directly():
-    assert len(USED) > 60 and {"torch.cuda.Stream", "torch.distributed.all_reduce"} <= set(USED)
-    assert [name for name in USED if not name.startswith(OF_CUDA) and not installed(name)] == []
-    assert [name for name in USED if "._" in name.replace("__version__", "")] == []
+    used = sorted(set().union(*map(used_in, syntax_trees().values())))
+    assert len(used) > 60 and {"torch.cuda.Stream", "torch.distributed.all_reduce"} <= set(used)
+    assert [name for name in used if not name.startswith(OF_CUDA) and not installed(name)] == []
+    assert [name for name in used if "._" in name.replace("__version__", "")] == []
 
 
 def test_the_table_has_each_private_name_that_is_requested_and_the_versions_that_have_it():
     for name in NAMES:
         assert installed(name.path) == (name.since <= version() <= name.until), name
-    calls = (node for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for tree in syntax_trees().values() for node in ast.walk(tree) if isinstance(node, ast.Call))
     private_calls = (call for call in calls if getattr(call.func, "attr", "") == "private")
     names = {call.args[1].value for call in private_calls if ast.unparse(call.func).endswith("torch_names.private")}
     last = {name.path.rpartition(".")[2] for name in NAMES}
