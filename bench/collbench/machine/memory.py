@@ -27,7 +27,7 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
     with _address_space(most):
         try:
             yield
-        except MemoryError:
+        except (MemoryError, SystemError):  # the second in Python 3.11, without memory for a call
             files = first_few(list(map(str, paths)), 1)
             text = f"{files}: reading {format_bytes(size)} takes more than {format_bytes(most)} of memory"
             raise ForeignError(text) from None
