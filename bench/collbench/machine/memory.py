@@ -24,13 +24,13 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
     """Raise ForeignError if reading takes too much memory. The process's own limit applies again afterwards."""
     size = sum(path.stat().st_size for path in paths if path.is_file())
     most = LEAST + EACH * size
-    with _address_space(most):
-        try:
+    try:
+        with _address_space(most):
             yield
-        except (MemoryError, SystemError):  # the second in Python 3.11, without memory for a call
-            files = first_few(list(map(str, paths)), 1)
-            text = f"{files}: reading {format_bytes(size)} takes more than {format_bytes(most)} of memory"
-            raise ForeignError(text) from None
+    except (MemoryError, SystemError):  # the second in Python 3.11, without memory for a call
+        files = first_few(list(map(str, paths)), 1)
+        text = f"{files}: reading {format_bytes(size)} takes more than {format_bytes(most)} of memory"
+        raise ForeignError(text) from None
 
 
 @contextlib.contextmanager
