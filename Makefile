@@ -199,10 +199,10 @@ versions: .venv-oldest/.installed  ## Do the fast tests pass with the oldest pac
 	@.venv-oldest/bin/python -m pytest tests --numprocesses 2 --dist worksteal -m "not slow"
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (65 min, with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (about 50 min, with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
-prove-weekly: .venv/.installed-dev  ## The claims that take too long for each change: tries of ab, real tables of tune (90 min)
+prove-weekly: .venv/.installed-dev  ## The claims that take too long for each change: tries of ab, real tables of tune (110 min)
 	@$(PY) -m proof --weekly
 
 prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing

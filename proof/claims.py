@@ -1,6 +1,6 @@
 """List all claims, in the order of the page.
 
-A full proof of all claims apart from the weekly ones takes 45 to 50 minutes, on two cores without other load.
+All claims apart from the weekly ones take about 50 minutes (`--list`), on two cores without other load.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -276,11 +276,11 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages) / wall if wall else 0.0
     throttled = sum(usage.throttled or 0 for usage in usages)
-    foreign = _foreign_cpu(launches) or 0.0
+    foreign = _foreign_cpu(launches)
     return (
         *([STEAL(share=steal)] if steal > STEAL_SHARE else []),
         *([QUOTA_USED(periods=throttled)] if throttled else []),
-        *([CASE_OTHER_PROCESSES(share=foreign)] if foreign > FOREIGN_SHARE else []),
+        *([CASE_OTHER_PROCESSES(share=foreign)] if foreign is not None and foreign > FOREIGN_SHARE else []),
     )
 
 

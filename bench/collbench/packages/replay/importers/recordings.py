@@ -146,7 +146,7 @@ def _unpickled(name: str, data: bytes) -> str:
             if text.tell() > most:
                 raise ValueError(f"it expands to more than {format_bytes(most)}")
         return text.getvalue()
-    except MemoryError:
+    except (MemoryError, SystemError):  # as in machine/memory.py
         raise
     except Exception as error:  # a damaged pickle can raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
