@@ -1,7 +1,8 @@
 """A budget measures everything once, and then buys launches for the cases with the widest intervals."""
 
 import dataclasses
-import shutil
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,19 +84,17 @@ def test_a_run_with_a_budget_says_why_it_stopped(error, sentence):
 
 
 @pytest.mark.slow
-def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
-    # The packages that a first run loads would take a part of the budget.
-    warm("run", warm.config(BUDGETED, "first.yaml"), "--no-plots", "--set", "sizes=[4KiB]", "--set", "budget=1s")
-    shutil.rmtree(warm.folder / "results")
+def test_a_real_run_spends_its_budget_and_resumes_with_what_is_left(warm, monkeypatch):
+    # Each look at the clock takes half a second, so how fast this machine is does not matter.
+    monkeypatch.setattr("collbench.launch.sweep.time", SimpleNamespace(monotonic=count(0, 0.5).__next__))
     done = warm("run", warm.config(BUDGETED), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = warm.only_run()
     assert run.manifest["status"] == "complete"
     keys = [(s.case.key, s.launch) for s in run.samples]
     assert len(keys) == len(set(keys)) > run.plan.total  # more launches than were planned
-    first = [s.launch for s in run.samples[:2]]
-    assert first == [1, 1]  # every case once, before any case twice
-    assert sum(s.usage.wall_s for s in run.samples) < 5 * 3  # a case that costs more than the rest is not begun
+    assert max(s.launch for s in run.samples) <= 7  # then 3 s are over
+    assert [s.launch for s in run.samples[:2]] == [1, 1]  # every case once, before any case twice
     assert "missing" not in done.stdout
     assert warm("resume", "tiny", "--no-plots").returncode == 0
 
