@@ -33,7 +33,7 @@ from test_turns import IN_TURNS, assert_took_turns
 SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
-PATIENCE_S = 600
+PATIENCE_S = 240
 # Messages if mpirun's daemon has lost count of the ranks (`rank.mpi`), or their shared memory: both happen when busy.
 LOST = ("a rank of MPI was lost, and mpirun does not replace it", "failed during shared memory initialization")
 RUN_BENCH = str(ROOT / "run_bench.py")
