@@ -150,7 +150,7 @@ def test_the_file_for_ray_runs_on_two_workers(cli):
     file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
     with tempfile.TemporaryDirectory(prefix="r-") as place:  # short, because the path of a socket has a limit
         ray = {"PYTHONPATH": f"{ROOT}:{RAY[0]}", "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
-        # Ray's workers have niceness 15 otherwise, so on a busy machine they hardly run.
+        # Ray's workers have niceness 15 otherwise, so other tests come before them.
         done = started_by(cli, sys.executable, file, RAY_worker_niceness="0", **ray)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_measured(cli, "Ray Train", {1, 2})
