@@ -95,6 +95,7 @@ def test_a_real_run_spends_its_budget_and_resumes_with_what_is_left(warm, monkey
     assert len(keys) == len(set(keys)) > run.plan.total  # more launches than were planned
     assert max(s.launch for s in run.samples) <= 7  # then 3 s are over
     assert [s.launch for s in run.samples[:2]] == [1, 1]  # every case once, before any case twice
+    assert "missing" not in done.stdout
     assert warm("resume", "tiny", "--no-plots").returncode == 0
 
 
