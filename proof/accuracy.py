@@ -54,8 +54,8 @@ def kept() -> dict[str, Record]:
 
 
 def summed(outcomes: Sequence[str]) -> str:
-    """Return a summary such as `12 lines: 10 holds, 1 MISSED, 1 undecided`."""
-    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+    """Return a summary such as `12 lines: 1 MISSED, 10 holds, 1 undecided`."""
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in sorted(set(outcomes)))
     return f"{len(outcomes)} line{'' if len(outcomes) == 1 else 's'}{': ' if counts else ''}{counts}"
 
 
