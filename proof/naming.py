@@ -15,7 +15,6 @@ from proof.claim import Line, at_least, at_most
 from proof.rig import Rig, all_reduces
 
 DELAY_S, CLOSE = 2e-3, 0.1
-ROOT = Path(__file__).parents[1]
 
 
 def _sweep(ranks: int, *faults: object) -> str:
@@ -47,8 +46,9 @@ def late_rank(rig: Rig, trials: int) -> list[Line]:
 def in_recorded_jobs(rig: Rig, trials: int) -> list[Line]:
     """Record ten DDP steps on 2 and 4 ranks by torch's profiler; a different rank is late in each job, or none."""
     right, misnamed, wrong = 0, 0, 0
-    command = [sys.executable, "-m", __name__, str(rig.folder), str(trials)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    # -E: a rig sets PYTHONSAFEPATH, which hides this module in the working folder.
+    command = [sys.executable, "-E", "-m", __name__, str(rig.folder), str(trials)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for _, late, folder in _jobs(rig.folder, trials):
         named = (recorded_job(importers.read([folder])).late or [None])[0]
