@@ -89,7 +89,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
         "# How accurate CollBench is",
         ABOUT,
         "## What does not hold",
-        _table(rows, "claim", "line", "demanded", "measured", "outcome", "would decide it"),
+        _table(rows, "claim", "line", "demanded", "measured", "outcome", "trials to decide"),
         "## What the method cannot reach, and what to do",
         "\n".join(
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"
@@ -116,9 +116,9 @@ def _entry(name: str, claim: Claim, lines: Sequence[Record]) -> str:
 
 
 def _further(line: Record) -> str:
-    """Return what would decide an undecided line, if the figure stayed as it is."""
+    """Return how many times as many trials would decide an undecided line, if its figure stayed as it is."""
     more = line.get("more")
-    return "" if more is None else "100 × the trials or more" if more > 99 else f"{max(more, 1.1):.2g} × the trials"
+    return "" if more is None else "≥ 100 ×" if more > 99 else f"{max(more, 1.1):.2g} ×"
 
 
 def _figure(line: Record) -> str:
