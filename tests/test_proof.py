@@ -85,7 +85,7 @@ def test_the_page_begins_with_what_does_not_hold(monkeypatch):
     shown = accuracy.page({name: claim(weekly=name == "good") for name in (*kept, "new")}, kept)
     parts = ["at once", "soon", "late: 0 of 9, not never: measure more", "Of this code", "**bad**: 0 of 2\n"]
     parts += [
-        "Of older code, 2026-01-02, 3 lines: 2 holds, 1 MISSED",
+        "Of older code, 2026-01-02, 3 lines: 1 MISSED, 2 holds",
         "**good** (weekly): 2 of 2; all is found: 0 of 9",
     ]
     places = [shown.index(part) for part in [*parts, "**worse**: 0 of 1", "Never run: new."]]
