@@ -155,7 +155,7 @@ def quiet_run(root: Path, name: str, cases: list[Case], launches: int, seed: int
 def hundred_cases(folder: Path) -> list[Row]:
     cases = [Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51)]
     path = quiet_run(folder / "results", "hundred", cases, launches=3, seed=1)
-    reports = [call(folder, "report", path.name) for _ in range(5)]
+    reports = [call(folder, "report", path.name, "--no-plots") for _ in range(5)]
     plots = [call(folder, "report", path.name, "--plots") for _ in range(3)]
     return [median_row("report of 100 cases", reports, 1.0), median_row("report and plots of 100 cases", plots, 6.0)]
 
@@ -166,7 +166,7 @@ def scale(folder: Path) -> list[Row]:
     cases = [Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes]
     paths = [quiet_run(folder / "results", f"large{seed}", cases, launches=5, seed=seed).name for seed in (1, 2)]
     rows = []
-    for verb, names in (("report", paths[:1]), ("compare", [*paths, "--format", "json"])):
+    for verb, names in (("report", [paths[0], "--no-plots"]), ("compare", [*paths, "--format", "json"])):
         times, peaks = zip(*(measured(folder, verb, *names) for _ in range(3)), strict=True)
         text = f"{spread(times, 2)}, {max(peaks) / MIB:.0f} MiB"
         good = statistics.median(times) < 5 and max(peaks) < 500 * MIB
@@ -177,12 +177,12 @@ def scale(folder: Path) -> list[Row]:
 def many_ranks(folder: Path) -> list[Row]:
     """Diagnose 200 cases of 256 ranks on 32 nodes, one of them late."""
     node = large_runs.large_run(folder / "results", [*large_runs.ranks_of(5)])
-    reports, diagnoses = ([call(folder, verb, node.name) for _ in range(3)] for verb in ("report", "diagnose"))
+    report = min(call(folder, "report", node.name, "--no-plots") for _ in range(3))
+    diagnose = min(call(folder, "diagnose", node.name) for _ in range(3))
     plots = call(folder, "report", node.name, "--plots")
-    total = min(reports) + min(diagnoses)
-    text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
+    text = f"{report + diagnose:.2f} s (report {report:.2f}, diagnose {diagnose:.2f}, the least of 3)"
     return [
-        ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, total < 10),
+        ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, report + diagnose < 10),
         ("the same, plots", "< 10 s", f"{plots:.2f} s", plots < 10),
     ]
 
