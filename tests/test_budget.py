@@ -61,7 +61,6 @@ sizes: [4KiB, 64KiB]
 sampling: {warmup: 1, warmup_seconds: 0, relative_error: 0.000001}
 budget: 3s
 buffers: hot
-timeout: 10s
 """
 
 
