@@ -3,7 +3,7 @@
 import gc
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -23,7 +23,6 @@ from collbench.packages.training.planning import link_model as known_links
 from collbench.packages.training.planning.advisor import advise
 from collbench.packages.training.planning.buckets import ReadyTimes
 from collbench.packages.training.planning.steps import shape_of
-from collbench.packages.training.rank import models
 from collbench.packages.training.rank import runner as runners
 from collbench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
 from collbench.packages.training.synchronisation import Scenario, StepOptions, Strategy, strategy_in
@@ -70,7 +69,10 @@ class _Free:
 
 
 def stamps(_: Rig, trials: int) -> list[Line]:
-    """Compare a stamped step of naive, which has most stamps, with the same step written by hand, in one process."""
+    """Compare a stamped step of naive, which has most stamps, with the same step of the same model by hand.
+
+    CPU times are compared: the step neither waits nor has a second thread, and other programs disturb them less.
+    """
     with tempfile.NamedTemporaryFile() as file:
         dist.init_process_group("gloo", init_method=f"file://{file.name}", rank=0, world_size=1)
         try:
@@ -89,44 +91,33 @@ def _stamps(model: str, count: int, trials: int) -> Line:
     scenario, transport = Scenario(case), _Free()
     place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
     stamped = runners.build(Strategy("naive"), scenario, place, transport, range(1), 0)
-    made = models.build(scenario, place.device, 0)
-    kind, settings = runners.OPTIMIZERS["sgd"]
-    optimizer = kind(made.module.parameters(), **settings)
-    parameters = list(made.module.parameters())
-    batch = made.batch(torch.Generator().manual_seed(0), scenario.options.batch)
+    batch = stamped.draw(torch.Generator().manual_seed(0), scenario.options.batch)
 
     def by_hand():
-        optimizer.zero_grad()
-        made.module(*batch).backward()
-        for parameter in parameters:
+        stamped.optimizer.zero_grad()
+        loss = stamped.sync.module(*batch)
+        loss.backward()
+        for parameter in stamped.parameters:
             transport.all_reduce(parameter.grad).wait()
             parameter.grad.div_(transport.world_size)
-        optimizer.step()
-
-    def by_us():
-        stamped.step(batch)
-        stamped.parts()
+        stamped.optimizer.step()
+        return loss.detach()
 
     gc.collect()
     gc.disable()
     # All kinds equally often: a kind that runs less often finds less of its data in the caches.
-    kinds = (by_us, by_us, by_hand, by_hand)
-    rng, sums = np.random.default_rng(6), np.zeros((trials + 1, len(kinds)))
-    for block in range(trials + 1):  # the first block is a warm-up
-        for _ in range(count):
-            for which in rng.permutation(len(kinds)):
-                sums[block, which] += _timed(kinds[which])
+    kinds = (partial(stamped.step, batch), partial(stamped.step, batch), by_hand, by_hand)
+    rng, times_s = np.random.default_rng(6), np.zeros((trials + 1, count, len(kinds)))
+    for step in np.ndindex(trials + 1, count):  # the first block is a warm-up
+        for which in rng.permutation(len(kinds)):
+            began = time.thread_time()
+            kinds[which]()
+            times_s[*step, which] = time.thread_time() - began
     gc.enable()
-    ours, ours_again, hand, hand_again = sums[1:].T
+    ours, ours_again, hand, hand_again = np.exp(np.log(times_s[1:]).mean(axis=1)).T
     control = note("by hand / by hand", hand_again / hand)
-    title = f"a stamped step / the same step by hand, {model}"
+    title = f"CPU time of a stamped step / of the same step by hand, {model}"
     return within(title, *ratio_of(np.sqrt(ours * ours_again / hand / hand_again)), STAMPS_ALLOWED, control)
-
-
-def _timed(step: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    step()
-    return time.perf_counter() - began
 
 
 # ── buckets on a link ────────────────────────────────────────────────────────────────────────────

@@ -33,7 +33,7 @@ from collbench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState,
 from collbench.stats.intervals import launch_interval
 from collbench.store import folders
 from proof.claim import Line, at_least, at_most
-from proof.rig import Rig
+from proof.rig import Rig, all_reduces
 from proof.virtual_gpu import rig as virtual_gpu
 
 TRUTH = Path(__file__).with_name("tune_truth.csv.gz")
@@ -285,15 +285,10 @@ RULE = {
     "tree.simple": (22, 240e3), "tree.ll128": (11, 120e3), "tree.ll": (5, 30e3),
     "nvls.simple": (30, 300e3),
 }  # fmt: skip
-ON_VIRTUAL = """
-backends: [nccl]
-world_sizes: [2]
-operations: [all_reduce, all_gather]
-dtypes: [float32]
-sizes: {from: 4KiB, to: 16MiB, factor: 4}
-buffers: reused
-sampling: {seconds_per_case: 20ms}
-"""
+ON_VIRTUAL = all_reduces(
+    backends=["nccl"], operations=["all_reduce", "all_gather"], sizes={"from": "4KiB", "to": "16MiB", "factor": 4},
+    buffers="reused", sampling={"seconds_per_case": "20ms"}, timeout=None,
+)  # fmt: skip
 
 
 def crossovers(rig: Rig, trials: int) -> list[Line]:

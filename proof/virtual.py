@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,14 +56,7 @@ LATE_US, SLIGHTLY_LATE_US = 500, 200
 APART = (
     "ranks that share two cores left a barrier up to 0.25 ms apart throughout a launch, which cancels so small a delay"
 )
-FLEET = """
-backends: [nccl]
-launches: 3
-operations: [all_reduce]
-sizes: [16MiB]
-buffers: reused
-timeout: 90s
-"""
+FLEET = all_reduces(backends=["nccl"], world_sizes=None, launches=3, sizes=["16MiB"], buffers="reused", timeout="90s")
 
 
 @contextmanager
@@ -100,7 +93,7 @@ def _busy_cores() -> Iterator[None]:
 
 # ── times ────────────────────────────────────────────────────────────────────────────────────────
 def times(rig: Rig, trials: int) -> list[Line]:
-    """Compare device times with the rule, with a busy program on each core. trials: numbers of ranks."""
+    """Compare device times with the rule; 2 ranks run beside a busy program on each core. trials: numbers of ranks."""
     lines = []
     for ranks in WORLDS[:trials]:
         operations = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"]
@@ -112,7 +105,7 @@ def times(rig: Rig, trials: int) -> list[Line]:
                 backends=["nccl"], world_sizes=[ranks], launches=1, operations=operations, sizes=sizes, metrics=metrics,
                 buffers="reused", sampling=SAMPLING | {"iterations": 12}, timeout="180s",
             )  # fmt: skip
-            with _busy_cores():
+            with _busy_cores() if ranks == 2 else nullcontext():
                 run = _measured(RULE, text)
             assert not run.plan.skips, run.plan.skips
             for summary in analyze(run).summaries:
@@ -131,23 +124,27 @@ def times(rig: Rig, trials: int) -> list[Line]:
 def perf(rig: Rig, trials: int) -> list[Line]:
     """Check `perf`: columns by the host's clock, as in nccl-tests; the device time below them. trials: rules.
 
-    A call takes the host 5 ms and the device 12 µs, or the device 5 ms. Only two calls run back to back: a call that is
-    enqueued after the stream has become idle has no device time.
+    A call takes the host 5 ms and the device 12 µs, or the device 5 ms. Ranks begin at different times after a barrier,
+    which 20 calls back to back divide; device times are of two: a call that is enqueued after the stream has become
+    idle has none.
     """
     lines = []
     for enqueue_us, latency_us in ((5000, 12), (0, 5000))[:trials]:
         rule = RULE | {"gpus": 2, "enqueue_us": enqueue_us, "latency_us": latency_us}
-        with _folder() as folder:
-            done = virtual.run(
-                folder, rule, "perf", "all_reduce", "-b", "1K", "-e", "1K", "-g", "2", "-n", "2", "--no-plots"
-            )
-        (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1024"])
-        below = re.search(r"^# +1024  .*?([\d.]+) us in place", done.stdout, re.MULTILINE)
+        many, two = (_perf(rule, calls) for calls in ("20", "2"))
+        (row,) = (line.split() for line in many.splitlines() if line.split()[:1] == ["1024"])
+        below = re.search(r"^# +1024  .*?([\d.]+) us in place", two, re.MULTILINE)
         column, device = float(row[9]) / max(enqueue_us, latency_us), float(below[1] if below else 0) / latency_us
         about = f"a call takes the host {enqueue_us} µs and the device {latency_us} µs"
         lines.append(_close(f"perf: time in nccl-tests' column / what its definition gives: {about}", column, HOSTS))
         lines.append(_close(f"device time below it / the rule: {about}", device, EXACT))
     return lines
+
+
+def _perf(rule: Mapping[str, object], calls: str) -> str:
+    with _folder() as folder:
+        arguments = ("-b", "1K", "-e", "1K", "-g", "2", "-n", calls, "--no-plots")
+        return virtual.run(folder, rule, "perf", "all_reduce", *arguments).stdout
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
@@ -241,18 +238,11 @@ def training_on(ranks: int, product_ms: float, latency_ms: float, gbps: float) -
     rule = {"gpus": ranks, "kernel_us": 0, "copy_us": 0, "copy_gbps": 1e9, "bus_gbps": gbps}
     rule |= {"latency_us": 1000 * latency_ms}
     rule |= {f"kernel_us.{name}": 1000 * product_ms for name in ("mm", "addmm", "bmm", "linear")}
-    strategies = [
-        "naive",
-        "flat",
-        "overlap_param",
-        {"overlap_bucket": {"cap": "2MiB"}},
-        "ddp",
-        {"ddp": {"cap": "1MiB"}},
-    ]
+    with_buckets = [{"overlap_bucket": {"cap": "2MiB"}}, "ddp", {"ddp": {"cap": "1MiB"}}]
     training = {"models": [{"import": "chain:build"}], "batch": 16, "sequence": 16, "rounds": 4, "steps": 2}
     text = all_reduces(
         backends=["nccl"], world_sizes=[ranks], launches=1, operations=None, timeout="120s",
-        training=training | {"strategies": strategies},
+        training=training | {"strategies": ["naive", "flat", "overlap_param", *with_buckets]},
     )  # fmt: skip
     run = _measured(rule, text, chain=CHAIN)
     (scenario,) = training_of(analyze(run)).scenarios

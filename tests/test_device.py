@@ -164,7 +164,7 @@ def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
             device.enqueue(50 * US)
         end = watch.mark()
         device.synchronize()
-        ((first, last),) = watch.packing.taken()
+        first, last = watch.packing.taken()
         assert abs(watch.between(begin, end) - 450 * US) <= 40 * US
         assert abs(watch.between(first, last) - 50 * US) <= 10 * US
         assert ("make event" in device.log) is (step == 0)

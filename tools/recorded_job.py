@@ -2,7 +2,7 @@
 
     python tools/recorded_job.py FOLDER [--ranks 8] [--model micro] [--late RANK]
 
-The files are written into the folder. With --late, one rank begins each backward pass 100 ms after the others.
+The files are written into the folder. With --late, a rank begins each backward pass 100 ms late; several take turns.
 """
 
 import json
@@ -27,15 +27,15 @@ BATCH, CONTEXT = 2, 16
 LATE_S = 0.1
 
 
-def record(folder: Path, ranks: int = 8, model: Model = "micro", late: int | None = None) -> None:
+def record(folder: Path, ranks: int = 8, model: Model = "micro", late: list[int] | None = None) -> None:
     """Run one job in forked ranks, which do not load torch again, and write its files into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        given = (f"{place}/rendezvous", folder, ranks, model, late)
+        given = (f"{place}/rendezvous", folder, ranks, model, late or [ranks])
         mp.start_processes(train, given, ranks, start_method="fork")
 
 
-def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: int | None) -> None:
+def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: list[int]) -> None:
     os.chdir(folder)
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     torch.set_num_threads(1)
@@ -45,11 +45,11 @@ def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: int
     module = torch.nn.parallel.DistributedDataParallel(Transformer(preset))
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
 
-    def step() -> None:
+    def step(number: int) -> None:
         optimizer.zero_grad()
         tokens = torch.randint(preset.vocabulary, (BATCH, CONTEXT + 1))
         loss = module(tokens[:, :-1], tokens[:, 1:])
-        if rank == late:
+        if rank == late[number % len(late)]:
             time.sleep(LATE_S)
         loss.backward()
         optimizer.step()
@@ -68,7 +68,7 @@ def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: int
         for number in range(UNRECORDED + STEPS):
             if number == UNRECORDED:
                 before = len(entries()["entries"])
-            step()
+            step(number)
             profile.step()
     dump = entries()
     dump["entries"] = dump["entries"][before:]

@@ -5,7 +5,7 @@ In: a Strategy, a Scenario, a transport. Out: a `Runner`, whose `step` leaves ma
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -46,12 +46,13 @@ class Runner:
     draw: Callable[[torch.Generator, int], Batch]
     # Number of a gradient → mark at which it was ready; all gradients if traced, else the last one.
     ready: dict[int, Any]
-    # Marks of the last step: at its beginning, and at the end of each of PARTS except pack.
-    marks: list[Any] = field(default_factory=list)
+    # Marks of the last step: at its beginning, at the end of each of PARTS except pack, around packing, and around
+    # calls within forward and backward.
+    marks: tuple[Any, ...] = ()
     loss: Any = None
 
     def step(self, batch: Batch) -> None:
-        """Make one training step; `parts` returns the time of its parts."""
+        """Make one training step; `parts` returns the time of its parts, from `marks`."""
         self.ready.clear()
         self.watch.clear()
         mark = self.watch.mark
@@ -78,19 +79,19 @@ class Runner:
         updated = mark() if self.sync.updated_at is None else self.sync.updated_at
         self.sync.updated()
         self.loss = loss.detach()
-        self.marks = [begin, forward, last, usable, clipped, updated, mark()]
+        around = (self.watch.packing.taken(), self.watch.exchanging.taken())
+        self.marks = (begin, forward, last, usable, clipped, updated, mark(), *around)
 
-    def parts(self) -> dict[str, int]:
-        """Return the nanoseconds of each of PARTS in the last step."""
-        begin, forward, last, usable, clipped, updated, end = self.marks
+    def parts(self, marks: tuple[Any, ...]) -> dict[str, int]:
+        """Return the nanoseconds of each of PARTS in a step that left these marks."""
+        begin, forward, last, usable, clipped, updated, end, *around = marks
         between = self.watch.between
-        packs = self.watch.packing.taken()
+        packs, exchanges = (list(zip(flat[::2], flat[1::2], strict=True)) for flat in around)
         if not self.watch.on_host:
             packs = [(between(begin, a), between(begin, b)) for a, b in packs]
         ready = last if self.watch.on_host else between(begin, last)
         inside = sum(min(b, ready) - a for a, b in packs if a < ready)
         packed = sum(b - a for a, b in packs)
-        exchanges = self.watch.exchanging.taken()
         exchanged = sum(b - a for a, b in exchanges)
         early = sum(b - a for a, b in exchanges if b <= forward)
         times = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -131,9 +130,8 @@ class TrainingStep(Workload):
         self._strategy, self._stage = strategy_in(case), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
-        # Of the steps of a block, which is one iteration: sums of their parts, and the tail of each step.
-        self._parts: Counter[str] = Counter()
-        self._tails: list[int] = []
+        # Of each step of a block, which is one iteration.
+        self._marks: list[tuple[Any, ...]] = []
         self._number, self._verified = 0, False
         self._runner: Runner | None = None
         problem = None
@@ -199,24 +197,22 @@ class TrainingStep(Workload):
 
         def step() -> None:
             trained.step(batch)
-            if trained.watch.on_host:  # on a GPU, reading marks would wait for the step
-                times = trained.parts()
-                self._parts.update(times)
-                self._tails.append(times["tail"])
+            self._marks.append(trained.marks)
 
         return step
 
     def stamps(self) -> list[Stamps]:
         """Return the stamps of the block that has just ended, which is one iteration, and free its gradients."""
+        times: list[dict[str, int]] = []
         if self._runner is not None:
-            if not self._runner.watch.on_host and self._number:
-                last = self._runner.parts()
-                self._tails = [last["tail"]] * self._number
-                self._parts = Counter({name: time_ns * self._number for name, time_ns in last.items()})
+            if not self._runner.watch.on_host:  # its marks are made anew in each step
+                self._marks = self._marks[-1:] * len(self._marks)
+            times = [*map(self._runner.parts, self._marks)]
             self._stage.transport.sent.clear()
             self._runner.optimizer.zero_grad()
-        stamps: Stamps = {**{name: self._parts[name] for name in PARTS}, TAILS: self._tails}
-        self._number, self._parts, self._tails = 0, Counter(), []
+        sums = {name: sum(step[name] for step in times) for name in PARTS}
+        stamps: Stamps = {**sums, TAILS: [step["tail"] for step in times]}
+        self._number, self._marks = 0, []
         return [stamps]
 
     # ── outside the rounds ───────────────────────────────────────────────────────────────────────
@@ -321,7 +317,7 @@ class TrainingStep(Workload):
 
 def _traced_step(traced: Runner, rank: int, began: int) -> RankTimeline:
     """Return the last step of this rank. began: its beginning, in ns of the host's clock."""
-    begin, forward, backward, usable, *_, end = traced.marks
+    begin, forward, backward, usable, _, _, end, *_ = traced.marks
 
     def since(instant: Any) -> float:
         return traced.watch.between(begin, instant) / 1e9

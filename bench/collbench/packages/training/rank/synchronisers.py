@@ -36,15 +36,14 @@ class Stopwatch:
     def __init__(self, device: Device) -> None:
         self._device, self._events, self._used = device, list[Event](), 0
         self.on_host = not device.enqueues
+        # Function that marks this instant.
+        self.mark: Callable[[], Any] = time.perf_counter_ns if self.on_host else self._event
         # Stretches of copying and dividing, which do not count as waiting.
-        self.packing = Stretches(self)
+        self.packing = Stretches(self.mark)
         # Stretches of calls that a sharded optimizer makes within forward and backward; on the host only.
-        self.exchanging = Stretches(self)
+        self.exchanging = Stretches(self.mark)
 
-    def mark(self) -> Any:
-        """Mark this instant."""
-        if self.on_host:
-            return time.perf_counter_ns()
+    def _event(self) -> Event:
         if self._used == len(self._events):
             self._events.append(self._device.event())
         event = self._events[self._used]
@@ -69,20 +68,20 @@ class Stretches:
     One object serves all uses: a generator's context takes four times as long, and naive packs once per parameter.
     """
 
-    __slots__ = ("_begin", "_marks", "_watch")
+    __slots__ = ("_mark", "_marks")
 
-    def __init__(self, watch: Stopwatch) -> None:
-        self._watch = watch
-        self._marks: list[tuple[Any, Any]] = []
+    def __init__(self, mark: Callable[[], Any]) -> None:
+        self._mark = mark
+        self._marks: list[Any] = []
 
     def __enter__(self) -> None:
-        self._begin = self._watch.mark()
+        self._marks.append(self._mark())
 
     def __exit__(self, *_: object) -> None:
-        self._marks.append((self._begin, self._watch.mark()))
+        self._marks.append(self._mark())
 
-    def taken(self) -> list[tuple[Any, Any]]:
-        """Return the marks around each stretch since the last call, and forget them."""
+    def taken(self) -> list[Any]:
+        """Return the marks since the last call, two for each stretch, and forget them."""
         marks, self._marks = self._marks, []
         return marks
 
