@@ -17,7 +17,7 @@ from collbench.stats.intervals import launch_interval
 from proof import noise
 from proof.claim import Limit, Line, at_most, rate
 from proof.noise import Noise
-from proof.rig import Rig, all_reduces
+from proof.rig import Rig
 
 MOST = 0.05
 CHANGED = {verdicts.SLOWER, verdicts.FASTER}
@@ -189,11 +189,13 @@ def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
 
 
 def real_runs(rig: Rig, trials: int) -> list[Line]:
-    """Compare pairs of real runs: each run of the first half with one of the second half, minutes later."""
-    sampling = {"warmup": 3, "warmup_seconds": 0.02, "seconds_per_case": 0.05}
-    text = all_reduces(launches=4, sizes=["4KiB", "256KiB", "4MiB"], sampling=sampling)
-    runs = [rig.measure(text) for _ in range(2 * trials)]
-    answers = [compare_runs(*pair).verdict for pair in zip(runs[:trials], runs[trials:], strict=True)]
+    """Compare quarters of the ten sets as runs: each of the first five sets with the set five later, minutes apart."""
+    runs = [
+        replace(real.run, samples=[s for s in real.run.samples if (s.launch - 1) * 4 // noise.LAUNCHES == quarter])
+        for real in noise.sets(rig)
+        for quarter in range(4)
+    ]
+    answers = [compare_runs(*pair).verdict for pair in zip(runs[:trials], runs[len(runs) // 2 :][:trials], strict=True)]
     note = "; " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(answers).most_common())
     wrong = sum(verdict in CHANGED for verdict in answers)
     return [at_most("compare of two unchanged real runs, 4 launches: SLOWER or FASTER", wrong, trials, 2 / 60, note)]
