@@ -199,7 +199,7 @@ versions: .venv-oldest/.installed  ## Do the fast tests pass with the oldest pac
 	@.venv-oldest/bin/python -m pytest tests --numprocesses 2 --dist worksteal -m "not slow"
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (about 60 min, with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (about 40 min, with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
 prove-weekly: .venv/.installed-dev  ## The claims that take too long for each change: tries of ab, real tables of tune (110 min)
