@@ -287,9 +287,9 @@ def with_value(case: Case, name: str, value) -> Case:
     return replace(case, own=replace(case.own, **{name: value}))
 
 
-def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float = 2.0, **more) -> Samples:
+def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float = 2.0, steal_s=0.0, **more) -> Samples:
     n = case.world_size
-    usage = Usage(1.0, [1.0] * n, [3] * n, [10**8] * n, case.size_bytes, [80.0] * n, busy_s, 0.0)
+    usage = Usage(1.0, [1.0] * n, [3] * n, [10**8] * n, case.size_bytes, [80.0] * n, busy_s, steal_s)
     return Samples(case, launch, 1e9 + launch, 123, None, timings(duration_ns, start_ns), "precision", usage, **more)
 
 

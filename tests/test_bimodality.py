@@ -59,20 +59,19 @@ def test_facts_that_go_with_slow_launches_are_named_and_other_facts_are_not():
 
 
 def test_cores_that_a_run_recorded_are_named():
-    """Every second launch is slow, and its ranks may use one core only."""
+    """Every second launch is slow, and its ranks may use one core only. What only these launches know is not named."""
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
-    dice, cores = np.random.default_rng(7), [[0, 1], [0]]
-    times = launches(dice, [0.0, 1.0] * 6)
-    run = invented_run([samples(case, n, np.stack([1e9 * one] * 2, axis=1)) for n, one in enumerate(times, 1)])
+    dice, cores, steal = np.random.default_rng(7), [[0, 1], [0]], (0.3, None)
+    times = [np.stack([1e9 * one] * 2, axis=1) for one in launches(dice, [0.0, 1.0] * 6)]
+    run = invented_run([samples(case, n, one, steal_s=steal[n % 2]) for n, one in enumerate(times, 1)])
     recorded = [
         {
-            "backend": "gloo",
-            "world_size": 2,
-            "launch": n,
+            "backend": "gloo", "world_size": 2, "launch": n,
             "ranks": [{"rank": k, "seen": {"joined": {"joining": {"affinity": cores[1 - n % 2]}}}} for k in (0, 1)],
+            "health": {"a": {"tcp": {"all": {}} if n % 2 else {"all": {"segments_again": 3}}}},
         }
         for n in range(1, 13)
-    ]
+    ]  # fmt: skip
     (kinds,) = modes.launch_modes(replace(run, environment=[{"launches": recorded}]))
     assert kinds.slow == (2, 4, 6, 8, 10, 12) and kinds.slow_s > 2 * kinds.fast_s
     assert kinds.companions == (Companion(((CORES, 0), (CORES, 1)), slow=("[0]",), others=("[0, 1]",)),)

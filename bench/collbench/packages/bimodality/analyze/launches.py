@@ -92,7 +92,7 @@ def two_kinds(times: Sequence[Floats]) -> Flags | None:
 
 # ── facts that differ between the groups ─────────────────────────────────────────────────────────
 def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFact, list[Hashable]]:
-    """Return fact and rank → value in each of these launches: numbers as floats, categories as text."""
+    """Return fact and rank → value in each of these launches, if known: numbers as floats, categories as text."""
     recorded = {
         (launch.get("backend"), launch.get("world_size"), launch.get("launch")): (launch, number)
         for number, session in enumerate(run.environment, start=1)
@@ -115,15 +115,16 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFa
         facts[LaunchFact.CHOICE, None].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
         facts[LaunchFact.OPEN_TO, None].append("; ".join(launch.get("open_to", [])))
         facts[LaunchFact.SESSION, None].append(str(session))
-        by_host = [host.get("tcp", {}).get("all", {}) for host in launch.get("health", {}).values()]
-        facts[LaunchFact.SEGMENTS_AGAIN, None].append(float(sum(tcp.get("segments_again", 0) for tcp in by_host)))
+        sent = [host.get("tcp", {}).get("all", {}).get("segments_again") for host in launch.get("health", {}).values()]
+        again = sum(filter(None, sent), 0.0) if sent and None not in sent else None
+        facts[LaunchFact.SEGMENTS_AGAIN, None].append(again)
         facts[LaunchFact.TIME, None].append(samples.unix_s)
         facts[LaunchFact.PLACE, None].append(float(sum(begin < samples.unix_s for begin in begins[samples.launch])))
         usage = samples.usage
         if usage is not None and usage.machine_busy_s is not None and usage.wall_s:
             facts[LaunchFact.OTHER_PROCESSES, None].append((usage.machine_busy_s - sum(usage.cpu_s)) / usage.wall_s)
-            facts[LaunchFact.STEAL, None].append((usage.steal_s or 0.0) / usage.wall_s)
-    return {name: values for name, values in facts.items() if len(values) == len(launches)}
+            facts[LaunchFact.STEAL, None].append(None if usage.steal_s is None else usage.steal_s / usage.wall_s)
+    return {name: values for name, values in facts.items() if len(values) == len(launches) and None not in values}
 
 
 def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> Iterator[Companion]:
@@ -169,5 +170,4 @@ def read(run: Run) -> Reading:
         f"{format_seconds(modes.slow_s)}, the others {format_seconds(modes.fast_s)}"
         for modes in launches
     }
-    modes = ModesAnalysis(tuple(launches), gloo_stalls(headlines(run)))
-    return Reading(modes, facts=facts)
+    return Reading(ModesAnalysis(tuple(launches), gloo_stalls(headlines(run))), facts=facts)
