@@ -31,11 +31,11 @@ def record(folder: Path, ranks: int = 8, model: Model = "micro", late: list[int]
     """Run one job in forked ranks, which do not load torch again, and write its files into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        given = (f"{place}/rendezvous", folder, ranks, model, late or [ranks])
+        given = (f"{place}/rendezvous", folder, ranks, model, late)
         mp.start_processes(train, given, ranks, start_method="fork")
 
 
-def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: list[int]) -> None:
+def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: list[int] | None) -> None:
     os.chdir(folder)
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     torch.set_num_threads(1)
@@ -49,7 +49,7 @@ def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: lis
         optimizer.zero_grad()
         tokens = torch.randint(preset.vocabulary, (BATCH, CONTEXT + 1))
         loss = module(tokens[:, :-1], tokens[:, 1:])
-        if rank == late[number % len(late)]:
+        if late and rank == late[number % len(late)]:
             time.sleep(LATE_S)
         loss.backward()
         optimizer.step()
