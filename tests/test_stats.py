@@ -219,11 +219,11 @@ def test_the_interval_of_differences_in_seconds_equals_the_interval_of_scipy():
     assert wider.low < interval.low < interval.high < wider.high
 
 
-# ── looks ────────────────────────────────────────────────────────────────────────────────────────
-FIVE = (0.2, 0.4, 0.6, 0.8, 1.0)
-
-
-def test_levels_equal_published_levels():
-    """The source is Lan & DeMets: Pocock's type, two-sided 5 %, five looks at equal distances."""
-    nominal = spending.levels(FIVE, FIVE, 0.05, two_sided=True)
-    assert stats.norm.isf(nominal / 2) == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=2e-3)
+def test_looks_together_have_the_error_rate_of_their_share_of_the_budget():
+    """The reference is Genz's integral of the joint distribution of all looks."""
+    shares = (0.2, 0.4, 0.6, 0.8, 1.0)
+    bounds = stats.norm.isf(spending.levels(shares, shares, 0.05, two_sided=True) / 2)
+    joint = np.sqrt(np.minimum.outer(shares, shares) / np.maximum.outer(shares, shares))
+    for made, share in enumerate(shares, 1):
+        inside = stats.multivariate_normal(cov=joint[:made, :made]).cdf(bounds[:made], lower_limit=-bounds[:made])
+        assert 1 - inside == pytest.approx(0.05 * share**2, abs=1e-4)
