@@ -73,7 +73,7 @@ ONE_LAUNCH = {1: "each launch was a run of its own, most of which was its start"
 BY_MEDIANS = {0: "it was about medians, whose interval is printed no more"}
 REFILLED = "the suite refilled its buffer now and then, which made the next call of MPI slower; a bare loop does not"
 NARROW = Limit("9 of 10 need an interval of ±3 %: --budget 3min, or --set scheduling=batch, narrows it", least=0.4)
-FEW_BLOCKS = "12 blocks of a bare loop, which scatter, measured what a plant costs"
+CHEAP = "a plant of 5 % costs 3.3 % (40 blocks of a bare loop), less than the change that was asked for"
 NOMINAL = "what a plant costs was not measured"
 SLEPT = "the plant slept before the call, so that it shrank with scheduling, and launches alternated"
 
@@ -216,12 +216,12 @@ CLAIMS: dict[str, Claim] = {
         sides.identical("batch", 60, 0.9), "three sizes, 60 s, scheduling: batch", 20, 0, 20, AB, weekly=True
     ),
     "ab-all-by-5": Claim(
-        sides.planted(False, "normal", "5%", 90, "5%", 0.9, NARROW), "5 % in all of three sizes, 90 s",
-        10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL, 2: FEW_BLOCKS},
+        sides.planted(False, "normal", "7.5%", 90, "5%", 0.9, NARROW), "7.5 % in all of three sizes, 90 s",
+        10, 0, 17, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL, 2: CHEAP},
     ),
     "ab-all-by-2": Claim(
         sides.planted(False, "batch", "2%", 90, "1%", 0.9), "2 % in all of three sizes, 90 s, scheduling: batch",
-        10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL, 2: FEW_BLOCKS},
+        10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-one-by-20": Claim(
         sides.planted(True, "normal", "20%", 60, "5%", 1.0), "20 % in one of six sizes, 60 s",
