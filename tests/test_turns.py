@@ -17,19 +17,12 @@ from collbench.launch.turns import Turns, drive
 from collbench.machine import host
 from collbench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
 from collbench.report.notices import sentence
-from conftest import SAMPLING
+from conftest import SAMPLING, TINY
 
 CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
 # Enough iterations for four blocks of each case.
 SETTINGS = Settings(replace(SAMPLING, warmup=1, iterations=24), 7, 60.0, 0)
-IN_TURNS = """
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-sizes: [4KiB, 64KiB]
-sampling: {warmup: 1, warmup_seconds: 0, iterations: 24}
-timeout: 60s
-"""
+IN_TURNS = TINY.replace("iterations: 8", "iterations: 24").replace("10s", "60s")
 
 
 # ── order of turns ───────────────────────────────────────────────────────────────────────────────

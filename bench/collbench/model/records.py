@@ -703,7 +703,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Resources that one case used on each rank, and meanwhile on the hosts. Lists have one entry per rank."""
+    """Resources that a case used on each rank and host; with turns, only in these. Lists have one entry per rank."""
 
     wall_s: float
     cpu_s: list[float]

@@ -108,7 +108,8 @@ class Batch:
                 place = RankPlace(group, arena, context.stack_file.parent, context.tick)
                 of_packages[case.op] = deferred(case, job.settings, job.launch.number, place)
             measured = _MeasuredCase(case, position, group, arena, job, context, of_packages.get(case.op))
-            measured.spent = self._meter.spent(measured.spent)
+            if job.in_turns_s is None:  # the ranks of other sides start meanwhile; these are not other processes
+                measured.spent = self._meter.spent(measured.spent)
             self._cases.append(measured)
 
     def measure(self, show: Callable[[Sequence[Samples]], None]) -> list[Samples]:
@@ -157,8 +158,7 @@ class Batch:
             own[measured.position] = measured.timed_block()
             measured.spent = self._meter.spent(measured.spent)
         ranks = self._group.gather([own[measured.position] for measured in unfinished])
-        for index, measured in enumerate(unfinished):
-            block = [rank[index] for rank in ranks]
+        for measured, block in zip(unfinished, zip(*ranks, strict=True), strict=True):
             bound = [rank["dispatch_bound"] for rank in block if "dispatch_bound" in rank]
             elapsed_s = max(rank["elapsed_ns"] for rank in block) * NS
             timings = _timings(block, measured.case.depth)
@@ -320,7 +320,7 @@ class _MeasuredCase:
         )
 
 
-def _timings(ranks: list[RankTimings], depth: int) -> Timings:
+def _timings(ranks: Sequence[RankTimings], depth: int) -> Timings:
     """Return the timings of all ranks for one block, as arrays of shape (iterations, ranks)."""
 
     def columns(lists: list[list[int]]) -> Integers:
