@@ -183,7 +183,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "simulated-ab": Claim(
         unchanged.simulated_sides, "ab of identical sides on the ten sets, drift through pairs, 5 % is allowed",
-        2000, 100, 3.8, (*CONCLUDED, LOOKS, NOISE), simulated=True,
+        2000, 100, 7, (*CONCLUDED, LOOKS, NOISE), simulated=True,
         replaced={0: "drift was added equally to both sides of a pair and cancelled, and there was one set"},
     ),
     "simulated-compare": Claim(
@@ -216,15 +216,15 @@ CLAIMS: dict[str, Claim] = {
         sides.identical("batch", 60, 0.9), "three sizes, 60 s, scheduling: batch", 20, 0, 20, AB, weekly=True
     ),
     "ab-all-by-5": Claim(
-        sides.planted(False, "normal", "7.5%", 90, "5%", 0.9, NARROW), "7.5 % in all of three sizes, 90 s",
+        sides.planted("", "normal", "7.5%", 90, "5%", 0.9, NARROW), "7.5 % in all of three sizes, 90 s",
         10, 0, 17, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL, 2: CHEAP},
     ),
     "ab-all-by-2": Claim(
-        sides.planted(False, "batch", "2%", 90, "1%", 0.9), "2 % in all of three sizes, 90 s, scheduling: batch",
+        sides.planted("", "batch", "2%", 90, "1%", 0.9), "2 % in all of three sizes, 90 s, scheduling: batch",
         10, 0, 15, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "ab-one-by-20": Claim(
-        sides.planted(True, "normal", "20%", 60, "5%", 1.0), "20 % in one of six sizes, 60 s",
+        sides.planted(sides.ONE, "normal", "20%", 60, "5%", 1.0), "20 % in one of six sizes, 60 s",
         10, 1, 10, AB, weekly=True, replaced={0: SLEPT, 1: NOMINAL},
     ),
     "planted-wait": Claim(

@@ -51,23 +51,23 @@ def identical(scheduling: str, budget_s: int, share: float) -> Callable[[Rig, in
 
 
 def planted(
-    one: bool, scheduling: str, slower_by: str, budget_s: int, min_change: str, share: float, limit: Limit | None = None
+    only: str, scheduling: str, slower_by: str, budget_s: int, min_change: str, share: float, limit: Limit | None = None
 ) -> Callable[[Rig, int], list[Line]]:
-    """Return a claim on sides with a planted change in B: in all sizes, or in ONE of SIX. share: of trials that hit."""
-    sizes = SIX if one else THREE
-    where = f", size: {ONE}" if one else ""
+    """Return a claim on B slowed in `only`, one of SIX sizes; "": in all of THREE. share: of trials that hit."""
+    sizes = SIX if only else THREE
+    where = f", size: {only}" if only else ""
     faults = ", ".join(f"{{do: slow, rank: {rank}, share: {slower_by}{where}}}" for rank in (0, 1))
-    scope = "one of six sizes: it and no other is" if where else "all of three sizes:"
+    scope = "one of six sizes: it and no other is" if only else "all of three sizes:"
     title = f"{slower_by} in {scope} SLOWER within {budget_s} s, {scheduling} scheduling, --min-change {min_change}"
     cost_title = f"the interval of B / A holds what {slower_by} planted cost a bare loop, {scheduling} scheduling"
 
     def claim(rig: Rig, trials: int) -> list[Line]:
         answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
-        hits = sum(answer.slower == [ONE_BYTES] if where else answer.verdict == "SLOWER" for answer in answers)
+        hits = sum(answer.slower == [ONE_BYTES] if only else answer.verdict == "SLOWER" for answer in answers)
         lines = [at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])]
         if limit is not None and limit.least * trials <= hits < share * trials:
             lines = [replace(lines[0], outcome=LIMIT, limit=limit.why)]
-        if not where:
+        if not only:
             cost = cost_of(rig, float(slower_by.rstrip("%")) / 100, scheduling, trials=40)
             held = sum(answer.ratio[1] <= cost <= answer.ratio[2] for answer in answers)
             lines.append(at_least(cost_title, held, trials, share, f"; it cost {cost - 1:+.1%}"))
