@@ -76,11 +76,11 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
     states = {name: standing(claims[name], run) for name, run in runs.items()}
     lines = [(name, line) for name, run in runs.items() for line in run["lines"]]
     rows = [
-        (name, line["says"], line["demanded"], _figure(line), line["outcome"], _further(line))
+        (name, line["says"], line["demanded"], _figure(line), f"{line['outcome']} {_further(line)}".strip())
         for name, line in lines
         if line["outcome"] not in {HOLDS, LIMIT}
     ]
-    rows.sort(key=lambda row: row[-2] != MISSED)
+    rows.sort(key=lambda row: row[-1] != MISSED)
     limits: dict[tuple[str, str], list[Record]] = {}
     for name, line in lines:
         if line["outcome"] == LIMIT:
@@ -89,7 +89,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Record]) -> str:
         "# How accurate CollBench is",
         ABOUT,
         "## What does not hold",
-        _table(rows, "claim", "line", "demanded", "measured", "outcome", "trials to decide"),
+        _table(rows, "claim", "line", "demanded", "measured", "outcome, trials to decide"),
         "## What the method cannot reach, and what to do",
         "\n".join(
             f"- **{name}**, {len(same)}: {same[0]['says']}: {_figure(same[0])}, not {same[0]['demanded']}: {reason}"

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "bench" / "collbench"
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # A budget may be this much higher than what is there, in lines or words, so that not each commit changes it.
 SLACK = {"lines": 20, "words": 200}
-PAGES = ("*.md", "docs/**/*.md")  # not proof/accuracy.md: a miss must cost no words elsewhere
+PAGES = ("*.md", "docs/**/*.md", "proof/*.md")
 
 
 def lines_of(files: Iterable[Path]) -> int:
