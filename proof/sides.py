@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from collbench.cli.comparison import compare_sides
 from collbench.store import folders
-from proof.claim import LIMIT, Limit, Line, at_least, at_most
+from proof.claim import LIMIT, MISSED, Limit, Line, at_least, at_most
 from proof.overhead import cost_of
 from proof.rig import Rig, all_reduces
 
@@ -34,26 +34,27 @@ class Answer:
     pairs: int
 
 
-def identical(scheduling: str, budget_s: int, share: float) -> Callable[[Rig, int], list[Line]]:
-    """Return a claim on identical sides. share: share of the trials that must give SAME."""
+def identical(
+    scheduling: str, budget_s: int, share: float, named: Limit, narrow: Limit
+) -> Callable[[Rig, int], list[Line]]:
+    """Return a claim on identical sides. share: share of the trials that must give SAME; it has the limit `narrow`."""
 
     def claim(rig: Rig, trials: int) -> list[Line]:
         answers = [_ab(rig, THREE, scheduling, "", budget_s, "5%") for _ in range(trials)]
         wrong = sum(answer.verdict in {"SLOWER", "FASTER"} for answer in answers)
         same = sum(answer.verdict == "SAME" for answer in answers)
         title, each = f"identical sides, {scheduling} scheduling, {budget_s} s", [*map(asdict, answers)]
-        return [
-            at_most(f"{title}: SLOWER or FASTER", wrong, trials, 0.0, _note(answers), answers=each),
-            at_least(f"{title}: SAME within 5 %", same, trials, share),
-        ]
+        never = at_most(f"{title}: SLOWER or FASTER", wrong, trials, 0.0, _note(answers), answers=each)
+        often = at_least(f"{title}: SAME within 5 %", same, trials, share)
+        return [_limited(never, wrong, trials, named), _limited(often, same, trials, narrow)]
 
     return claim
 
 
 def planted(
-    only: str, scheduling: str, slower_by: str, budget_s: int, min_change: str, share: float, limit: Limit | None = None
+    only: str | None, scheduling: str, slower_by: str, budget_s: int, min_change: str, share: float, limit: Limit | None
 ) -> Callable[[Rig, int], list[Line]]:
-    """Return a claim on B slowed in `only`, one of SIX sizes; "": in all of THREE. share: of trials that hit."""
+    """Return a claim on B slowed in `only`, one of SIX sizes; None: in all of THREE. share: of trials that hit."""
     sizes = SIX if only else THREE
     where = f", size: {only}" if only else ""
     faults = ", ".join(f"{{do: slow, rank: {rank}, share: {slower_by}{where}}}" for rank in (0, 1))
@@ -64,9 +65,8 @@ def planted(
     def claim(rig: Rig, trials: int) -> list[Line]:
         answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
         hits = sum(answer.slower == [ONE_BYTES] if only else answer.verdict == "SLOWER" for answer in answers)
-        lines = [at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])]
-        if limit is not None and limit.least * trials <= hits < share * trials:
-            lines = [replace(lines[0], outcome=LIMIT, limit=limit.why)]
+        line = at_least(title, hits, trials, share, _note(answers), answers=[*map(asdict, answers)])
+        lines = [_limited(line, hits, trials, limit)]
         if not only:
             cost = cost_of(rig, float(slower_by.rstrip("%")) / 100, scheduling, trials=40)
             held = sum(answer.ratio[1] <= cost <= answer.ratio[2] for answer in answers)
@@ -74,6 +74,13 @@ def planted(
         return lines
 
     return claim
+
+
+def _limited(line: Line, count: int, trials: int, limit: Limit | None) -> Line:
+    """Return a missed line as one of a limit, if its count is among those that the limit expects."""
+    if limit is None or line.outcome != MISSED or not limit.least * trials <= count <= limit.most * trials:
+        return line
+    return replace(line, outcome=LIMIT, limit=limit.why)
 
 
 def _note(answers: list[Answer]) -> str:
