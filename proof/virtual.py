@@ -14,11 +14,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from collbench.analyze.analysis import analyze, diagnose
 from collbench.machine import host
 from collbench.model.records import Run
 from collbench.packages.training.conclusions import training_of
-from proof.claim import HOLDS, MISSED, UNDECIDED, Limit, Line, at_least, at_most, rate
+from proof.claim import HOLDS, MISSED, UNDECIDED, Limit, Line, at_least, at_most, rate, within
+from proof.overhead import ratio_of
 from proof.rig import Rig, all_reduces
 from proof.virtual_gpu import rig as virtual
 
@@ -53,9 +56,7 @@ def build():
 LINKS = ((2, 4.0, 2.0, 0.5), (4, 10.0, 5.0, 0.2))
 # How late a GPU is, in µs.
 LATE_US, SLIGHTLY_LATE_US = 500, 200
-APART = (
-    "ranks that share two cores left a barrier up to 0.25 ms apart throughout a launch, which cancels so small a delay"
-)
+APART = "ranks on two cores left a barrier up to 0.25 ms apart throughout a launch, which cancels so small a delay"
 FLEET = all_reduces(backends=["nccl"], world_sizes=None, launches=3, sizes=["16MiB"], buffers="reused", timeout="90s")
 
 
@@ -122,21 +123,22 @@ def times(rig: Rig, trials: int) -> list[Line]:
 
 
 def perf(rig: Rig, trials: int) -> list[Line]:
-    """Check `perf`: columns by the host's clock, as in nccl-tests; the device time below them. trials: rules.
+    """Check `perf`: columns by the host's clock, as in nccl-tests; the device time below them. trials: runs per rule.
 
     A call takes the host 5 ms and the device 12 µs, or the device 5 ms. Ranks begin at different times after a barrier,
     which 20 calls back to back divide; device times are of two: a call that is enqueued after the stream has become
     idle has none.
     """
     lines = []
-    for enqueue_us, latency_us in ((5000, 12), (0, 5000))[:trials]:
+    for enqueue_us, latency_us in ((5000, 12), (0, 5000)):
         rule = RULE | {"gpus": 2, "enqueue_us": enqueue_us, "latency_us": latency_us}
-        many, two = (_perf(rule, calls) for calls in ("20", "2"))
-        (row,) = (line.split() for line in many.splitlines() if line.split()[:1] == ["1024"])
-        below = re.search(r"^# +1024  .*?([\d.]+) us in place", two, re.MULTILINE)
-        column, device = float(row[9]) / max(enqueue_us, latency_us), float(below[1] if below else 0) / latency_us
+        printed = [line.split() for _ in range(trials) for line in _perf(rule, "20").splitlines()]
+        columns = np.array([float(row[9]) for row in printed if row[:1] == ["1024"]]) / max(enqueue_us, latency_us)
+        below = re.search(r"^# +1024  .*?([\d.]+) us in place", _perf(rule, "2"), re.MULTILINE)
+        device = float(below[1] if below else 0) / latency_us
         about = f"a call takes the host {enqueue_us} µs and the device {latency_us} µs"
-        lines.append(_close(f"perf: time in nccl-tests' column / what its definition gives: {about}", column, HOSTS))
+        title = f"perf: time in nccl-tests' column / what its definition gives: {about}"
+        lines.append(within(title, *ratio_of(columns), HOSTS))
         lines.append(_close(f"device time below it / the rule: {about}", device, EXACT))
     return lines
 
